@@ -1,21 +1,242 @@
-"""Modes, sizes, architectures, configs, types and saved reports side by side."""
+"""Reports side by side: which rows there are, what they hold, and what a user puts there."""
 
 import csv
 import io
 import json
+from dataclasses import replace
 from functools import reduce
 from operator import getitem
 from pathlib import Path
 
 import pytest
 from command_line import run
+from hand_built import CREATED, FIGURES, STAGES, batch_of, traced
+from msgspec import structs
 from sampling import first, sampled
 
+from dsocr_analyze import analyze
 from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.report.comparison import compare, config_differences
+from dsocr_analyze.report.document import build_report
+from dsocr_analyze.report.opening import dump_json
+
+
+def report_of(figures):
+    return build_report(figures, None, CREATED)
+
+
+ONE = report_of(FIGURES)
+OF_THREE = report_of(batch_of(3))
+
+
+def rows_of(*reports):
+    found = compare([(str(index), report) for index, report in enumerate(reports)])
+    return {row.key: row for row in found.rows}
+
+
+def test_every_quantity_has_a_key_a_name_and_a_unit():
+    rows = [(row.key, row.quantity, row.unit, row.values[0]) for row in rows_of(ONE).values()]
+    assert rows == [
+        ("visual_tokens", "visual tokens", "tokens", 73),
+        ("seq_len", "prompt", "tokens", 83),
+        ("views", "views", "views", 1),
+        ("eye_flops", "eye", "FLOPs", 4052),
+        ("prefill_flops", "prefill", "FLOPs", 2812),
+        ("decode_step_flops", "decode step", "FLOPs", 181),
+        ("prefill_pass_flops", "prefill pass", "FLOPs", 6864),
+        ("prefill_pass_matrix_flops", "prefill pass, matrix", "FLOPs", 6800),
+        ("page_flops", "page", "FLOPs", 7228),
+        ("prefill_pass_bytes", "prefill pass", "bytes", 4 * 34 + 6 * 60),
+        ("decode_step_bytes", "decode step", "bytes", 34),
+        ("page_bytes", "page", "bytes", 401),
+        ("weights_bytes", "weights", "bytes", 1686),
+        ("kv_cache_bytes", "KV cache at the end", "bytes", 1700),
+        ("peak_activation_bytes", "peak activation", "bytes", 5000),
+        ("max_new_tokens", "new tokens", "tokens", 3),
+    ]
+
+
+def other(stages=STAGES, weights_bytes=FIGURES.memory.weights_bytes, total=843):
+    return report_of(replace(
+        FIGURES, stages=stages, memory=replace(FIGURES.memory, weights_bytes=weights_bytes),
+        parameters=replace(FIGURES.parameters, total=total),
+    ))  # fmt: skip
+
+
+EAR = replace(STAGES["eye"], name="ear")
+DECODE = {"decode": STAGES["decode"]}
+ROWS = [
+    # The reports, a row, and its values, differences and ratios, all against the first.
+    ((ONE, OF_THREE), "page_flops", (7228, 7228 / 3), (0, 7228 / 3 - 7228), (1, 7228 / 3 / 7228)),
+    ((ONE, OF_THREE), "batch_flops", (7228, 7228), (0, 0), (1, 1)),
+    ((ONE, OF_THREE), "batch_bytes", (401, 401), (0, 0), (1, 1)),
+    ((ONE, other(weights_bytes=843)), "weights_bytes", (1686, 843), (0, -843), (1, 0.5)),
+    # A quantity that is zero in the first has no ratio; a stage that is missing has nothing.
+    ((other({**STAGES, "eye": replace(STAGES["eye"], kernels=())}), ONE), "eye_flops",
+     (0, 4052), (0, 4052), (None, None)),
+    ((ONE, other({"ear": EAR, **DECODE})), "eye_flops", (4052, None), (0, None), (1, None)),
+    ((ONE, other({"ear": EAR, **DECODE})), "ear_flops", (None, 4052), (None, None), (None, None)),
+    ((ONE, other(total=1000)), "params", (843, 1000), (0, 157), (1, 1000 / 843)),
+]  # fmt: skip
+
+
+def test_differences_and_ratios_are_against_the_first():
+    for reports, *wanted in ROWS:
+        row = rows_of(*reports)[wanted[0]]
+        assert [row.key, row.values, row.differences, row.ratios] == wanted
+    assert "params" not in rows_of(ONE, ONE)  # which are compared where they differ
+
+
+def stages_of(*names):
+    """Figures with stages of these names, of which the last is the decode step."""
+    *others, decode = names
+    made = {name: replace(STAGES["eye"], name=name) for name in others}
+    return replace(FIGURES, stages={**made, decode: replace(STAGES["decode"], name=decode)})
+
+
+def order_of(*reports):
+    keys = [key for key, row in rows_of(*reports).items() if row.unit == "FLOPs"]
+    return [key.removesuffix("_flops") for key in keys[: keys.index("prefill_pass_flops")]]
+
+
+def test_the_order_of_stages_is_the_same_whichever_report_stands_first():
+    for one, other, merged in (
+        ("sam clip projector prefill decode", "sam encoder projector prefill decode",
+         "sam clip encoder projector prefill decode_step"),
+        ("vision prefill decode", "prefill decode", "vision prefill decode_step"),
+        ("a b c prefill decode", "x prefill decode", "a b c x prefill decode_step"),
+        ("eye prefill decode", "eye llm generate", "eye llm prefill decode_step generate_step"),
+    ):  # fmt: skip
+        reports = [report_of(stages_of(*names.split())) for names in (one, other)]
+        assert order_of(*reports) == order_of(*reversed(reports)) == merged.split()
+    # Contradicting orders, and a stage that is called like another row.
+    reports = [report_of(stages_of(*names, "decode")) for names in ("ab", "ba")]
+    assert order_of(*reports) == ["a", "b", "decode_step"]
+    assert rows_of(report_of(stages_of("batch", "decode")))["batch_flops"].values == (4052,)
+
+
+def test_names_that_are_given_twice_are_numbered():
+    names = compare([(name, ONE) for name in ("a", "a", "a (2)", "b", "a")]).names
+    assert names == ("a", "a (2)", "a (2) (2)", "b", "a (3)")
+
+
+def of_architecture(name, **workload):
+    model = structs.replace(FIGURES.provenance.model, architecture=name, code_digest=str(name) * 12)
+    provenance = structs.replace(FIGURES.provenance, model=model)
+    changed = replace(FIGURES.workload, **workload)
+    return report_of(replace(FIGURES, provenance=provenance, workload=changed))
+
+
+OTHER_PAGE = {"page": (20, 30), "base_size": 1024, "crop_mode": True}
+
+
+@pytest.mark.parametrize(
+    ("reports", "with_page", "first", "middle", "last"),
+    [
+        ({"x.json": of_architecture("one"), "two:base": of_architecture("two")}, False,
+         "Ran: x.json: one: model directory my-model", "; two:base: model directory my-model",
+         " attention; page 600 x 500 pixels, 512 (no crops)"),
+        ({"one": of_architecture("one"), "two": of_architecture("two", **OTHER_PAGE)}, False,
+         "Ran: one: model", "; two: model", " attention; pages 600 x 500, 20 x 30 pixels"),
+        ({"a": of_architecture("one"), "b": of_architecture(None)}, False, "Ran: a: ", "; b: ",
+         "by the analytic engine, bfloat16, eager attention"),
+        ({"a": of_architecture("one"), "b": of_architecture(None)}, True, "Ran: a: ", "; b: ",
+         "attention; page 600 x 500 pixels, 512 (no crops)"),
+        ({"a": ONE, "b": OF_THREE}, False, "Ran: model directory my-model", "",
+         "by the analytic engine, bfloat16, eager attention"),
+        ({"a": ONE, "b": report_of(traced())}, False, "Ran: a: model directory my-model",
+         "; b: model directory my-model", ""),
+    ],
+)  # fmt: skip
+def test_the_first_line_says_what_names_leave_out(reports, with_page, first, middle, last):
+    found = compare(list(reports.items()))
+    own = [each.metadata.model.architecture for each in reports.values()]
+    assert list(found.architectures) == own
+    line = found.headline(with_page=with_page)
+    assert (line.startswith(first), middle in line, line.endswith(last)) == (True, True, True), line
+
+
+CONFIGS = {
+    "a": {"layers": 2, "same": [1, 2], "text": {"heads": 4, "rope": None}, "on": True},
+    "b": {"layers": 3, "same": [1, 2], "text": {"heads": 4}, "on": 1},
+}
+TWO = [("a", ONE), ("b", ONE)]
+
+
+def test_keys_that_differ_are_named_with_every_value():
+    comparison = compare(TWO, CONFIGS)
+    _, table = comparison.tables(("a", "b"))
+    assert table.columns == ("key", "a", "b")
+    assert table.rows == (
+        ("layers", "2", "3"), ("text.rope", "null", "-"), ("on", "true", "1"),
+    )  # fmt: skip
+    assert json.loads(dump_json(comparison))["config_differences"] == [
+        {"key": "layers", "values": {"a": 2, "b": 3}},
+        {"key": "text.rope", "values": {"a": None}},
+        {"key": "on", "values": {"a": True, "b": 1}},
+    ]
+    lines = list(csv.DictReader(io.StringIO(comparison.as_csv(("a", "b")))))
+    of_configs = [line for line in lines if line["unit"] == "config"]
+    assert [(line["key"], line["report"], line["value"]) for line in of_configs] == [
+        ("config.layers", "a", "2"), ("config.layers", "b", "3"),
+        ("config.text.rope", "a", "null"), ("config.text.rope", "b", ""),
+        ("config.on", "a", "true"), ("config.on", "b", "1"),
+    ]  # fmt: skip
+
+
+def test_objects_are_compared_key_by_key_and_lists_as_a_whole():
+    for configs, differ in (
+        ([{"a": {"b": 1, "c": 2}}, {}], ["a.b", "a.c"]),
+        ([{"a": {}}, {}], ["a"]),
+        ([{"a": {}}, {"a": {"b": 1}}], ["a.b"]),
+        ([{"a": {"b": 1}}, {"a": 1}], ["a"]),
+        ([{"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}], ["a"]),
+        ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], []),
+        ([{"a": 1}, {"a": 1}, {"a": 2}], ["a"]),
+        ([{"a": 1}, {"a": 1.0}, {"a": "1"}], ["a"]),
+        ([{}, {}], []),
+    ):
+        named = dict(zip("abc", configs, strict=False))
+        assert [key.key for key in config_differences(named)] == differ, configs
+
+
+def test_configs_without_a_difference_say_so_and_one_config_says_nothing():
+    _, keys = compare(TWO, {"a": {}, "b": {}}).tables(("a", "b"))
+    assert keys.title == "Configs: no key differs"
+    assert compare(TWO, {"a": {"x": 1}}).config_differences == ()
+    assert len(compare(TWO).tables()) == 1
+
+
+def test_tables_json_and_csv_show_differences_and_what_is_missing():
+    comparison = compare(
+        [("one", ONE), ("three", OF_THREE), ("ear", other({"ear": EAR, **DECODE}))]
+    )
+    [table] = comparison.tables()
+    cells = {(row[0], row[1]): row[2:] for row in table.rows}
+    assert table.columns == ("quantity", "unit", "one", "three", "ear")
+    assert cells["page", "FLOPs"][:2] == ("7.228 k", "2.409 k\n(-4.819 k, 0.333 x)")
+    assert cells["views", "views"] == ("1", "1\n(+0, 1.000 x)", "1\n(+0, 1.000 x)")
+    assert cells["eye", "FLOPs"] == ("4.052 k", "4.052 k\n(+0, 1.000 x)", "-")
+    assert cells["ear", "FLOPs"] == ("-", "-", "4.052 k")
+    [eye] = [row for row in json.loads(dump_json(comparison))["rows"] if row["key"] == "eye_flops"]
+    assert (eye["values"], eye["differences"], eye["ratios"]) == (
+        [4052, 4052, None], [0, 0, None], [1, 1, None],
+    )  # fmt: skip
+    lines = list(csv.DictReader(io.StringIO(comparison.as_csv())))
+    assert len(lines) == 3 * len(comparison.rows)
+    found = {(line["key"], line["report"]): line for line in lines}
+    missing, page = found["eye_flops", "ear"], found["page_flops", "three"]
+    assert [missing[key] for key in ("value", "difference", "ratio")] == [""] * 3
+    assert [float(page[key]) for key in ("value", "ratio")] == [7228 / 3, 7228 / 3 / 7228]
+    assert (page["quantity"], page["unit"]) == ("page", "FLOPs")
+
+
+# The command --------------------------------------------------------------------------------------
+
 
 LAYERS = "num_hidden_layers"
 ANALYTIC = ("--engine", "analytic", "--quiet", "--json")
-FIGURES = {
+IN_A_REPORT = {
     "visual_tokens": "workload visual_tokens",
     "page_flops": "total page flops",
     "prefill_pass_flops": "total flops",
@@ -24,7 +245,7 @@ FIGURES = {
 }
 """Where a report has what a comparison has."""
 
-STAGES = [
+STAGE_ROWS = [
     "sam_flops", "clip_flops", "encoder_flops", "projector_flops", "prefill_flops",
     "decode_step_flops",
 ]  # fmt: skip
@@ -39,34 +260,36 @@ def config_file(path, arch="deepseek-ocr", **changes):
     path.write_text(json.dumps(config | changes))
 
 
+FILES = {
+    "one.json": {}, "few.json": {LAYERS: 1, "n_routed_experts": 8}, "six.json": {LAYERS: 6},
+    "odd.json": {"made_up": 1}, "a/config.json": {}, "b/config.json": {LAYERS: 3},
+    "two.json": {"arch": "deepseek-ocr-2", LAYERS: 6},
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
-    config_file(folder / "one.json")
-    config_file(folder / "few.json", **{LAYERS: 1, "n_routed_experts": 8})
-    config_file(folder / "six.json", **{LAYERS: 6})
-    config_file(folder / "odd.json", made_up=1)
-    config_file(folder / "a/config.json")
-    config_file(folder / "b/config.json", **{LAYERS: 3})
-    config_file(folder / "two.json", "deepseek-ocr-2", **{LAYERS: 6})
+    for name, changes in FILES.items():
+        config_file(folder / name, **changes)
+    for name, asked in (("tiny.report", {"mode": "tiny"}),
+                        ("dynamic.json", {"architecture": "deepseek-ocr-2"})):  # fmt: skip
+        (folder / name).write_text(dump_json(analyze(engine="analytic", **asked)))
     return folder
 
 
 @pytest.fixture(autouse=True)
-def _there(folder, monkeypatch, capsys):
+def _there(folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
     monkeypatch.setenv("COLUMNS", "1000")
-    if not Path("tiny.report").exists():
-        assert run(capsys, "--mode", "tiny", *ANALYTIC, "tiny.report")[0] == 0
-        assert run(capsys, "--arch", "deepseek-ocr-2", *ANALYTIC, "dynamic.json")[0] == 0
 
 
 def compared(capsys, line):
     code, out, err = run(capsys, "compare", *line.split(), "--format", "json")
     assert code == 0, err
-    comparison = json.loads(out)
-    return comparison, {row["key"]: row for row in comparison["rows"]}
+    found = json.loads(out)
+    return found, {row["key"]: row for row in found["rows"]}
 
 
 BOTH = ("bfloat16", "float32")
@@ -122,44 +345,33 @@ COLUMNS = [
 
 @sampled(("line", "columns"), COLUMNS, first(4))
 def test_a_column_is_the_report_of_its_options(capsys, line, columns):
-    comparison, rows = compared(capsys, line)
-    assert comparison["names"] == [*columns]
+    found, rows = compared(capsys, line)
+    assert found["names"] == [*columns]
     for index, asked in enumerate(columns.values()):
         report = json.loads(run(capsys, *asked.split(), *ANALYTIC, "-")[1])
-        assert comparison["architectures"][index] == report["metadata"]["model"]["architecture"]
-        for key, path in FIGURES.items():
-            assert rows[key]["values"][index] == reduce(getitem, path.split(), report), key
-        stages = report["stages"]
-        for key in rows.keys() & STAGES:
-            own = stages.get(key.removesuffix("_flops").replace("_step", ""), {"flops": None})
-            assert rows[key]["values"][index] == own["flops"], key
+        assert found["architectures"][index] == report["metadata"]["model"]["architecture"]
+        wanted = {key: reduce(getitem, path.split(), report) for key, path in IN_A_REPORT.items()}
+        for key in rows.keys() & STAGE_ROWS:
+            stage = report["stages"].get(key.replace("_step", "").removesuffix("_flops"))
+            wanted[key] = stage and stage["flops"]
+        assert {key: rows[key]["values"][index] for key in wanted} == wanted
 
 
-def test_differences_and_ratios_are_against_the_first(capsys):
+def test_figures_of_two_modes_by_hand(capsys):
     _, rows = compared(capsys, "base tiny --page 1191x1684")
-    tokens = rows["visual_tokens"]
-    assert tokens["values"] == [273, 73]
-    assert tokens["differences"] == [0, 73 - 273]
-    assert tokens["ratios"] == [1, 73 / 273]
-    matrix = rows["prefill_pass_matrix_flops"]["values"]
-    assert matrix == [1_469_826_109_952, 364_031_042_048]
+    tokens, matrix = rows["visual_tokens"], rows["prefill_pass_matrix_flops"]["values"]
+    assert (tokens["values"], tokens["differences"]) == ([273, 73], [0, 73 - 273])
+    assert (tokens["ratios"], matrix) == ([1, 73 / 273], [1_469_826_109_952, 364_031_042_048])
 
 
 @sampled("items", ["deepseek-ocr deepseek-ocr-2", "deepseek-ocr-2 deepseek-ocr"], first(1))
 def test_a_stage_that_one_model_lacks_is_empty_and_stands_in_the_same_place(capsys, items):
     _, rows = compared(capsys, items)
-    assert [key for key in rows if key in STAGES] == STAGES
-    lines = list(csv.DictReader(io.StringIO(run(capsys, "compare", *items.split(), "--format",
-                                                "csv")[1])))  # fmt: skip
+    assert [key for key in rows if key in STAGE_ROWS] == STAGE_ROWS
     for key, has in (("clip_flops", "deepseek-ocr"), ("encoder_flops", "deepseek-ocr-2")):
-        index = items.split().index(has)
-        assert rows[key]["values"][index] > 0
-        assert rows[key]["values"][1 - index] is None
-        assert rows[key]["ratios"][1] is rows[key]["differences"][1] is None
-        cells = {line["report"]: line["value"] for line in lines if line["key"] == key}
-        assert {name: bool(value) for name, value in cells.items()} == {
-            name: name == has for name in items.split()
-        }
+        assert [bool(value) for value in rows[key]["values"]] == [
+            name == has for name in items.split()
+        ]
 
 
 ONE_AND_SIX = "--config one.json --config six.json --mode tiny"
@@ -195,15 +407,6 @@ def test_what_is_printed(capsys, line, begins, said):
     assert err.count("\n") <= 1
     assert f"{err}{text}".removeprefix("dsocr-analyze: ").startswith(begins)
     assert [each for each in said if each not in f"{err}{text}"] == []
-
-
-@pytest.mark.exhaustive
-def test_keys_that_differ_between_configs_are_listed(capsys):
-    comparison, _ = compared(capsys, ONE_AND_SIX)
-    keys = {each["key"]: each["values"] for each in comparison["config_differences"]}
-    assert keys[LAYERS] == {"one.json": 12, "six.json": 6}
-    assert all(key.split(".")[-1] == LAYERS for key in keys)
-    assert compared(capsys, "deepseek-ocr-2 --config two.json")[0]["config_differences"] == []
 
 
 def test_it_goes_to_a_file_instead(capsys):
