@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
 from dsocr_analyze import architectures, dtypes, input_files, names
 from dsocr_analyze.analysis import ENGINES
 from dsocr_analyze.errors import OutputError, WorkloadError
+from dsocr_analyze.report.opening import OptionValue
 from dsocr_analyze.workload import PAPERS
-
-if TYPE_CHECKING:
-    from dsocr_analyze.report.opening import OptionValue
 
 __all__ = [
     "BATCH",

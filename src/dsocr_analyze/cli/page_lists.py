@@ -6,13 +6,14 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.archive import pages, plots, setting, shown, table_files, totals
 from dsocr_analyze.archive.axes import parse_modes
+from dsocr_analyze.archive.seconds import ArchiveTimeRequest, TimeRequested
 from dsocr_analyze.cli import options, page_options, printing, words
 from dsocr_analyze.cli.streams import LateProgress
 from dsocr_analyze.cli.time_requests import MOST_CONCURRENCY, lengths_are_given
@@ -20,9 +21,6 @@ from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.input_files import exists
 from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
-
-if TYPE_CHECKING:
-    from dsocr_analyze.archive.seconds import ArchiveTimeRequest, TimeRequested
 
 __all__ = ["count_list", "deadline_hours"]
 
@@ -32,8 +30,6 @@ _DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<uni
 
 
 def _list_time(context: typer.Context, requested: TimeRequested) -> ArchiveTimeRequest:
-    from dsocr_analyze.archive.seconds import ArchiveTimeRequest
-
     concurrency, deadline = context.params["concurrency"], context.params["deadline"]
     concurrency = _LIST_CONCURRENCY if concurrency is None else concurrency
     if not 1 <= concurrency <= MOST_CONCURRENCY:
