@@ -10,6 +10,7 @@ import jsonschema
 import pyarrow.parquet as pq
 import pytest
 from command_line import run
+from jsonschema import Draft202012Validator
 from PIL import Image
 from sampling import every, sampled
 
@@ -77,111 +78,86 @@ OF_OTHER_TESTS = {
 """Kinds whose documents other tests make, and hold against their schema."""
 
 
-class TestSchemas:
-    def test_every_command_has_a_schema_or_says_why_not(self):
-        commands = application.commands
-        assert {"", *commands} == DOCUMENTS.keys() | NO_DOCUMENT.keys()
-        for name, command in commands.items():
-            formats = [each.metavar for each in command.params if "--format" in each.opts]
-            if any("json" in each.split("|") for each in formats):
-                assert name in DOCUMENTS, f"{name} writes JSON and has no schema"
-
-    def test_every_kind_is_held_against_its_schema_somewhere(self):
-        kinds = {kind for found in DOCUMENTS.values() for kind in found}
-        assert kinds == WRITTEN.keys() | OF_OTHER_TESTS.keys()
-
-    def test_the_committed_schemas_are_those_of_the_types(self):
-        for name, schema in schemas().items():
-            committed = json.loads(COMMITTED.joinpath(name).read_text())
-            assert committed == json.loads(json.dumps(schema)), "python scripts/write_schema.py"
-
-    def test_they_describe_every_key_in_snake_case(self):
-        for name, schema in schemas().items():
-            for kind, definition in schema["$defs"].items():
-                assert definition["description"], kind
-                for key, about in definition["properties"].items():
-                    assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", key), f"{name}: {key}"
-                    assert about["description"].endswith("."), f"{name}: {key}"
-                optional = set(definition["properties"]) - set(definition["required"])
-                assert name != "schema.json" or optional == LATER_KEYS.get(kind, set()), kind
-
-    def test_a_key_without_a_description_is_no_schema(self):
-        class Undescribed(__import__("msgspec").Struct):
-            """Nothing is said of its key."""
-
-            key: int
-
-        with pytest.raises(KeyError, match="key"):
-            schema_of(Undescribed, "x")
+def test_every_command_has_a_schema_or_says_why_not_and_every_kind_is_held_against_it():
+    commands = application.commands
+    assert {"", *commands} == DOCUMENTS.keys() | NO_DOCUMENT.keys()
+    for name, command in commands.items():
+        formats = [each.metavar for each in command.params if "--format" in each.opts]
+        writes = any("json" in each.split("|") for each in formats)
+        assert name in DOCUMENTS or not writes, f"{name} writes JSON and has no schema"
+    kinds = {kind for found in DOCUMENTS.values() for kind in found}
+    assert kinds == WRITTEN.keys() | OF_OTHER_TESTS.keys()
 
 
-@pytest.fixture(scope="module")
-def made():
-    """Documents that have been written, by their command line."""
-    return {}
+def test_the_committed_schemas_are_those_of_the_types_and_describe_every_key_in_snake_case():
+    for name, schema in schemas().items():
+        committed = json.loads(COMMITTED.joinpath(name).read_text())
+        assert committed == json.loads(json.dumps(schema)), "python scripts/write_schema.py"
+        for kind, definition in schema["$defs"].items():
+            assert definition["description"], kind
+            for key, about in definition["properties"].items():
+                assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", key), f"{name}: {key}"
+                assert about["description"].endswith("."), f"{name}: {key}"
+            optional = set(definition["properties"]) - set(definition["required"])
+            assert name != "schema.json" or optional == LATER_KEYS.get(kind, set()), kind
 
 
-@pytest.fixture
-def found(capsys, kind, made):
-    if kind not in made:
-        made[kind] = document(capsys, *WRITTEN[kind])
-    return made[kind]
+def test_a_key_without_a_description_is_no_schema():
+    class Undescribed(__import__("msgspec").Struct):
+        """Nothing is said of its key."""
+
+        key: int
+
+    with pytest.raises(KeyError, match="key"):
+        schema_of(Undescribed, "x")
 
 
 @sampled("kind", WRITTEN, every(5))
-class TestDocuments:
-    def test_each_fits_its_schema_and_no_other_kinds(self, found, kind):
-        all_schemas = schemas()
-        jsonschema.validate(found, all_schemas[f"schema-{kind}.json"])
-        for other in WRITTEN.keys() - {kind}:
-            with pytest.raises(jsonschema.ValidationError):
-                jsonschema.validate(found, all_schemas[f"schema-{other}.json"])
-
-    def test_each_opens_with_what_it_is_of(self, found, kind):
-        assert list(found)[:3] == ["schema_version", "command", "options"]
-        assert found["schema_version"] == "2"
-        assert found["command"] == WRITTEN[kind][0]
-        models = [found] if "model" in found else found.get("columns", [])
-        assert models or kind.startswith("devices")
-        for each in models:
-            assert {"source", "id", "config_digest"} <= each["model"].keys()
-
-    def test_options_are_those_that_were_used(self, found, kind):
-        options = found["options"]
-        assert all(name.replace("_", "").isalnum() and name.islower() for name in options)
-        assert options.keys().isdisjoint({"output", "format", "json", "quiet", "debug", "strict"})
-        given = [text for text in WRITTEN[kind] if text.startswith("--")]
-        for option, value in zip(given, WRITTEN[kind][-2 * len(given) + 1 :: 2], strict=False):
-            if kind in ("time", "archive", "tree"):
-                assert str(value) in str(options[option[2:].replace("-", "_")])
+def test_a_document_says_what_it_is_of_and_fits_its_schema_and_no_other_kinds(capsys, kind):
+    found = document(capsys, *WRITTEN[kind])
+    of_kind = {each: schemas()[f"schema-{each}.json"] for each in WRITTEN}
+    jsonschema.validate(found, of_kind[kind])
+    fitting = (each for each in WRITTEN if Draft202012Validator(of_kind[each]).is_valid(found))
+    assert [*fitting] == [kind]
+    assert list(found)[:3] == ["schema_version", "command", "options"]
+    assert (found["schema_version"], found["command"]) == ("2", WRITTEN[kind][0])
+    models = [found] if "model" in found else found.get("columns", [])
+    assert models or kind.startswith("devices")
+    assert all({"source", "id", "config_digest"} <= each["model"].keys() for each in models)
+    # The options are those that were used.
+    options = found["options"]
+    assert all(name.replace("_", "").isalnum() and name.islower() for name in options)
+    assert options.keys().isdisjoint({"output", "format", "json", "quiet", "debug", "strict"})
+    given = [text for text in WRITTEN[kind] if text.startswith("--")]
+    for option, value in zip(given, WRITTEN[kind][-2 * len(given) + 1 :: 2], strict=False):
+        if kind in ("time", "archive", "tree"):
+            assert str(value) in str(options[option[2:].replace("-", "_")])
 
 
-class TestCompare:
-    @pytest.mark.exhaustive
-    def test_every_key_is_of_one_row_and_of_each_column(self, capsys):
-        found = document(capsys, "compare", "tiny", "base", "--batch-size", 2, "--gpu", "h100")
-        keys = [row["key"] for row in found["rows"]]
-        assert len(keys) == len(set(keys))
-        assert all(re.fullmatch(r"[a-z][a-z0-9_]*", key) for key in keys)
-        wanted = {"page_flops", "page_bytes", "prefill_flops", "decode_step_flops", "batch_flops",
-                  "h100_sxm_serving_page_seconds"}  # fmt: skip
-        assert wanted <= set(keys)
-        for index, column in enumerate(found["columns"]):
-            assert column["name"] == found["names"][index]
-            assert column["figures"] == {row["key"]: row["values"][index] for row in found["rows"]}
+@pytest.mark.exhaustive
+def test_every_key_of_a_comparison_is_of_one_row_and_of_each_column(capsys):
+    found = document(capsys, "compare", "tiny", "base", "--batch-size", 2, "--gpu", "h100")
+    keys = [row["key"] for row in found["rows"]]
+    assert len(keys) == len(set(keys))
+    assert all(re.fullmatch(r"[a-z][a-z0-9_]*", key) for key in keys)
+    wanted = {"page_flops", "page_bytes", "prefill_flops", "decode_step_flops", "batch_flops",
+              "h100_sxm_serving_page_seconds"}  # fmt: skip
+    assert wanted <= set(keys)
+    for index, column in enumerate(found["columns"]):
+        assert column["name"] == found["names"][index]
+        assert column["figures"] == {row["key"]: row["values"][index] for row in found["rows"]}
 
-    @pytest.mark.exhaustive
-    def test_a_column_says_its_page_type_and_attention(self, capsys):
-        found = document(
-            capsys, "compare", "--dtype", "bf16,fp32", "--use-flash-attn", "0,1",
-            "--page", "a4@200", "--mode", "tiny",
-        )  # fmt: skip
-        ways = [(each["dtype"], each["attention"]) for each in found["columns"]]
-        assert ways == [
-            ("bfloat16", "eager"), ("bfloat16", "flash_attention_2"),
-            ("float32", "eager"), ("float32", "flash_attention_2"),
-        ]  # fmt: skip
-        assert [each["workload"]["page"] for each in found["columns"]] == [[1654, 2339]] * 4
+
+@pytest.mark.exhaustive
+def test_a_column_says_its_page_type_and_attention(capsys):
+    line = "compare --dtype bf16,fp32 --use-flash-attn 0,1 --page a4@200 --mode tiny"
+    found = document(capsys, *line.split())
+    ways = [(each["dtype"], each["attention"]) for each in found["columns"]]
+    assert ways == [
+        ("bfloat16", "eager"), ("bfloat16", "flash_attention_2"),
+        ("float32", "eager"), ("float32", "flash_attention_2"),
+    ]  # fmt: skip
+    assert [each["workload"]["page"] for each in found["columns"]] == [[1654, 2339]] * 4
 
 
 @pytest.mark.exhaustive
@@ -202,18 +178,19 @@ def test_the_same_grid_at_two_resolutions_is_told_apart(capsys, monkeypatch, com
         assert said in coarse
 
 
-@pytest.mark.parametrize("file", ["rows.csv", "rows.parquet"])
-def test_a_table_says_what_it_is_of_a_pure_one_beside_it(capsys, file):
-    code, out, _ = run(capsys, "sweep", "--page", "a4@200", "--output", file)
-    if file == "rows.csv":
-        assert Path(file).read_text().startswith("page_width,")
-        text = Path("rows.csv.json").read_text()
-    else:
-        text = pq.read_schema(file).metadata[METADATA_KEY]
-    assert (code, "rows.csv.json" in out) == (0, file == "rows.csv")
-    about = json.loads(text)
-    jsonschema.validate(about, schemas()["schema-table.json"])
-    assert (about["command"], about["options"]["page"]) == ("sweep", "a4@200")
+def test_a_table_says_what_it_is_of_a_pure_one_beside_it(capsys):
+    line = ("sweep", "--page", "a4@200", "--output")
+    of_csv = run(capsys, *line, "rows.csv")
+    of_parquet = run(capsys, *line, "rows.parquet")
+    assert (of_csv[0], "rows.csv.json" in of_csv[1]) == (0, True)
+    assert (of_parquet[0], ".json" in of_parquet[1]) == (0, False)
+    assert Path("rows.csv").read_text().startswith("page_width,")
+    for text in (
+        Path("rows.csv.json").read_text(), pq.read_schema("rows.parquet").metadata[METADATA_KEY]
+    ):  # fmt: skip
+        about = json.loads(text)
+        jsonschema.validate(about, schemas()["schema-table.json"])
+        assert (about["command"], about["options"]["page"]) == ("sweep", "a4@200")
 
 
 def test_texts_and_objects_of_a_list_stand_in_lines_of_their_own():
