@@ -174,7 +174,7 @@ def test_a_file_that_comes_first_does_not_hide_the_baselines(folder, check):
 
 
 def test_an_internal_error_is_no_exceeded_budget(check, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.cli.checking.judge", lambda *_: 1 // 0)
+    monkeypatch.setattr("dsocr_analyze.cli.check.judge", lambda *_: 1 // 0)
     code, text = check()
     assert (code, "internal error" in text) == (70, True)
 
