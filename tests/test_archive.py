@@ -45,7 +45,7 @@ COLUMNS = ("width", "height", "text_tokens", "max_new_tokens")
 
 def added_up(path, mode="gundam", model=None, **given):
     """What a list costs in one mode, and its totals; pages of 10 text tokens and 1024 new ones."""
-    pages = read_pages(open_pages(path).batches, text_tokens=10, max_new_tokens=1024)
+    pages = read_pages(open_pages(path).batches, CROP_GRIDS, text_tokens=10, max_new_tokens=1024)
     setting = Setting(DEFAULT.modes[mode], BFLOAT16)
     opening = opening_of(ModelDirectory.read(DEFAULT.reference), DEFAULT, [setting.mode])
     archive = add_up(model or published_model(), [setting], pages, opening, **given)

@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dsocr_analyze.architectures import PageRequest
+from dsocr_analyze.architectures.views import CropRule
 from dsocr_analyze.archive.axes import mode_or_sizes
 from dsocr_analyze.archive.document import (
     CountedFiles,
@@ -345,34 +346,17 @@ def count_pages(
 
 @dataclass(frozen=True)
 class Pages:
-    """The n pages of some rows of a list; lengths are as in `Workloads`."""
+    """The n pages of some rows of a list."""
 
     columns: dict[str, Any]
     """Numbers in the list, `row`, and for files `path` and numbers in these, `file_page`, `[n]`."""
     sizes: NDArray[np.int64]
     """Widths and heights in pixels, `[2, n]`."""
-    text_tokens: NDArray[np.int64] | int
-    max_new_tokens: NDArray[np.int64] | int
+    workloads: Workloads
     malformed: MalformedRows
 
     def __len__(self) -> int:
         return len(self.sizes[0])
-
-    @property
-    def numbers(self) -> dict[str, NDArray[np.int64] | int]:
-        """Sizes and lengths by column."""
-        return {
-            **dict(zip(("page_width", "page_height"), self.sizes, strict=True)),
-            **{name: getattr(self, name) for name in _LENGTHS},
-        }
-
-    def workloads(self, model: CountedModel) -> Workloads:
-        """The pages as workloads with batch size 1."""
-        return Workloads(
-            model.architecture.forms.crop_grids.codes(*self.sizes),
-            self.text_tokens,
-            self.max_new_tokens,
-        )
 
     def table(self, model: CountedModel, setting: Setting) -> pa.RecordBatch:
         """One row per page: its `columns` and those of `row_columns`.
@@ -381,12 +365,12 @@ class Pages:
             WorkloadError: A count does not fit in 64 bits.
         """
         return pa.RecordBatch.from_pydict(
-            self.columns | row_columns(model, setting, self.workloads(model), self.sizes)
+            self.columns | row_columns(model, setting, self.workloads, self.sizes)
         )
 
 
 def read_pages(
-    batches: Iterable[RawRows], *, text_tokens: int, max_new_tokens: int
+    batches: Iterable[RawRows], crop: CropRule, *, text_tokens: int, max_new_tokens: int
 ) -> Iterator[Pages]:
     """The pages of a list, batch by batch, with these lengths where it has none.
 
@@ -394,16 +378,17 @@ def read_pages(
         PageError: The list cannot be read to its end.
         WorkloadError: A column is not numeric.
     """
-    lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
     for raw in batches:
         values, faults = _read_rows(raw.columns)
-        good = raw.columns.filter(pa.array(faults == 0))
+        is_good = faults == 0
+        good = raw.columns.filter(pa.array(is_good))
         of_files = {name: good[name] for name in good.schema.names if name not in _MOST}
-        given: Any = lengths | {name: column[faults == 0] for name, column in values.items()}
+        lengths: Any = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
+        lengths |= {name: column[is_good] for name, column in values.items()}
+        sizes = np.array([lengths.pop(name) for name in _SIZES])
         yield Pages(
-            {"row": raw.numbers[faults == 0], **of_files},
-            np.array([given.pop(name) for name in _SIZES]), **given,
-            malformed=_malformed(raw, faults),
+            {"row": raw.numbers[is_good], **of_files}, sizes,
+            Workloads(crop.codes(*sizes), **lengths), _malformed(raw, faults),
         )  # fmt: skip
 
 

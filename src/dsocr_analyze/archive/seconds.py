@@ -178,19 +178,19 @@ class ArchiveTimer:
         self._modes = list(dict.fromkeys(each.setting.mode for each in timed))
         self._sizes = np.ones((2, model.architecture.forms.crop_grids.count), np.int64)
 
-    def amounts(self, pages: Pages, workloads: Workloads) -> Floats:
+    def amounts(self, pages: Pages) -> Floats:
         """CPU seconds of each page in each mode, `[modes, n]`; `[0, n]` if the user gave them.
 
         Raises:
             WorkloadError: Output lengths are given both in the list and elsewhere.
         """
-        if self.time.has_lengths and not isinstance(pages.max_new_tokens, int):
+        if self.time.has_lengths and not isinstance(pages.workloads.max_new_tokens, int):
             raise WorkloadError(
                 "the list has a column max_new_tokens, which gives the output lengths; leave out"
                 " new_tokens_from and mean_new_tokens",
                 arguments=["new_tokens_from", "mean_new_tokens"],
             )
-        self._sizes[:, workloads.grids] = pages.sizes  # any page of each grid
+        self._sizes[:, pages.workloads.grids] = pages.sizes  # any page of each grid
         modes = self._modes if self._job.preprocess_seconds is None else ()
         seconds = [
             estimated_preprocessing_of_pages(self._model.architecture, mode, *pages.sizes)
@@ -199,7 +199,7 @@ class ArchiveTimer:
         return np.array(seconds).reshape(-1, len(pages))
 
     def add(self, workloads: Workloads, pages: Integers, amounts: Floats) -> None:
-        """Add the seconds of more pages; arguments as in `DistinctWorkloads`.
+        """Add the seconds of more pages: workloads, how many have each, and sums of amounts.
 
         Raises:
             DeviceError: The GPU lacks a data type.

@@ -49,6 +49,9 @@ _LIMB_BITS: Final = 21
 
 _MOST_BARS: Final = 20
 
+_ENDS: Final = ("page_width", "page_height", "text_tokens", "max_new_tokens")
+"""Quantities of pages whose smallest and largest values are noted."""
+
 
 class Archive(NamedTuple):
     """What a list of pages costs, and what else its tables and pictures show."""
@@ -140,13 +143,14 @@ def add_up(
             malformed.append(pages.malformed)
             if not len(pages):
                 continue
-            for name, values in pages.numbers.items():
+            for name, values in zip(_ENDS, (*pages.sizes, *pages.workloads[1:3]), strict=True):
                 seen = {int(np.min(values)), int(np.max(values)), *ends.get(name, ())}
                 ends[name] = sorted({min(seen), max(seen)})
-            workloads, none = pages.workloads(model), np.empty((0, len(pages)))
-            yield workloads, none if timer is None else timer.amounts(pages, workloads)
+            none = np.empty((0, len(pages)))
+            yield pages.workloads, none if timer is None else timer.amounts(pages)
 
-    for distinct, counts, amounts in _distinct_workloads(workloads(), at_once=batch_size > 1):
+    for keys, sums in _distinct_workloads(workloads(), at_once=batch_size > 1):
+        distinct, counts, amounts = _unpacked(keys), sums[0].astype(np.int64), sums[1:]
         np.add.at(pages_by_code, distinct.grids * are_cut, counts)
         for each in totals:
             each.add(distinct, counts, batch_size)
@@ -185,8 +189,8 @@ _Counted = tuple[Integers, Floats]
 
 def _distinct_workloads(
     batches: Iterable[tuple[Workloads, Floats]], *, at_once: bool = False
-) -> Iterator[tuple[Workloads, Integers, Floats]]:
-    """Different workloads, how many pages have each, `[n]`, and sums over these, `[m, n]`.
+) -> Iterator[_Counted]:
+    """Different workloads, counted.
 
     Memory does not grow with the number of pages, so a workload may come again in a later part.
 
@@ -199,15 +203,15 @@ def _distinct_workloads(
         ones = np.ones((1, len(workloads.grids)))
         counted = _merged([(_packed(workloads), np.concatenate([ones, amounts]))])
         if len(counted[0]) > _MANY and not at_once:
-            yield _distinct(*counted)
+            yield counted
             continue
         waiting.append(counted)
         if sum(len(keys) for keys, _ in waiting) > _MOST_WAITING:
             waiting = [_merged(waiting)]
             if 2 * len(waiting[0][0]) > _MOST_WAITING and not at_once:
-                yield _distinct(*waiting.pop())
+                yield waiting.pop()
     if waiting:
-        yield _distinct(*_merged(waiting))
+        yield _merged(waiting)
 
 
 def _merged(parts: Iterable[_Counted]) -> _Counted:
@@ -226,10 +230,6 @@ def _packed(workloads: Workloads) -> Integers:
 def _unpacked(keys: Integers) -> Workloads:
     mask = (1 << _LENGTH_BITS) - 1
     return Workloads(keys >> (2 * _LENGTH_BITS), (keys >> _LENGTH_BITS) & mask, keys & mask)
-
-
-def _distinct(keys: Integers, sums: Floats) -> tuple[Workloads, Integers, Floats]:
-    return _unpacked(keys), sums[0].astype(np.int64), sums[1:]
 
 
 def _in_batches(

@@ -84,7 +84,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
 
     def passing() -> Iterator[pages.Pages]:
         """The pages; their rows are written before, and counted as done after."""
-        for some in pages.read_pages(listed.batches, **lengths):
+        for some in pages.read_pages(listed.batches, architecture.forms.crop_grids, **lengths):
             if writer is not None:
                 for each in settings:
                     writer.write(some.table(asked, each))
