@@ -428,7 +428,7 @@ class TestThroughput:
 
 
 def test_every_series_can_have_a_mark_of_its_own():
-    from dsocr_analyze.archive.plots import MOST_SERIES
+    from dsocr_analyze.archive.shown import MOST_SERIES
 
     assert len(set(MARKERS)) == len(set(HATCHES)) == MOST_SERIES
 

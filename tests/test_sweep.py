@@ -27,8 +27,8 @@ from dsocr_analyze.architectures.deepseek_ocr import MODES
 from dsocr_analyze.archive.axes import parse_modes, parse_numbers, parse_pages
 from dsocr_analyze.archive.combinations import Sweep
 from dsocr_analyze.archive.evaluate import BATCH_RESULTS
-from dsocr_analyze.archive.plots import QUANTITIES, describe
 from dsocr_analyze.archive.setting import published_model, settings_of
+from dsocr_analyze.archive.shown import QUANTITIES, describe
 from dsocr_analyze.archive.table_files import METADATA_KEY
 from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16, dtype_named

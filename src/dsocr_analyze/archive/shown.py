@@ -1,18 +1,24 @@
-"""Sweeps and lists of pages for readers: tables, lines about files, and warnings."""
+"""Sweeps and lists of pages for readers: tables, lines about files, warnings and pictures."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from dsocr_analyze.archive.document import FilesDocument, PagesOfGrid
-from dsocr_analyze.archive.evaluate import COST
+from dsocr_analyze.archive.evaluate import BATCH_RESULTS, COST
 from dsocr_analyze.archive.pages import extensions_text
 from dsocr_analyze.archive.pdf_pages import INSTALL
 from dsocr_analyze.archive.totals import Archive, bars_of_each
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.pictures import settings
+from dsocr_analyze.pictures.picture import DASHES, HATCHES, MARKERS, Picture, drawing, paler
+from dsocr_analyze.pictures.values import Scale, Top, label_bars, scale_axis, scale_of
 from dsocr_analyze.report.table import (
     Table,
     bytes_text,
@@ -23,16 +29,23 @@ from dsocr_analyze.report.table import (
     scaled,
     seconds_text,
 )
+from dsocr_analyze.report.tables import PALETTE
 
 if TYPE_CHECKING:
-    from dsocr_analyze.archive.seconds import ArchiveTimeRequest
+    from dsocr_analyze.archive.seconds import ArchiveTimeRequest, TimeRequested
 
 __all__ = [
+    "MOST_POINTS",
+    "MOST_SERIES",
     "MOST_SHOWN",
+    "QUANTITIES",
+    "TIMES",
     "archive_tables",
+    "describe",
     "file_lines",
     "grid_bars",
-    "histogram",
+    "histogram_picture",
+    "sweep_picture",
     "sweep_table",
     "warnings_of",
 ]
@@ -200,10 +213,7 @@ def _histogram_table(archive: Archive, kind: str) -> Table:
 
 
 def histogram(archive: Archive, kind: str) -> tuple[str, str, dict[str, dict[str, int]]]:
-    """A title, the axis, and pages by label for each mode, or one nameless series for all.
-
-    The kind is "grid" or "tokens".
-    """
+    """A title, the axis, and pages by label for each mode, or one nameless series for all."""
     totals = archive.document.totals
     if kind == "grid":
         is_mixed = len({each.crop_mode for each in totals}) > 1
@@ -236,9 +246,11 @@ def file_lines(files: FilesDocument) -> Iterator[str]:
     if files.not_counted:
         counts = [(each.extension, each.files) for each in files.not_counted]
         yield f"Not counted: {extensions_text(counts, _SHOWN_EXTENSIONS)}"
-    for name, wordings in _OTHERS.items():
-        if count := getattr(files, name):
-            yield f"Not counted: {count:,} {wordings[count != 1]}"
+    yield from (
+        f"Not counted: {count:,} {wordings[count != 1]}"
+        for name, wordings in _OTHERS.items()
+        if (count := getattr(files, name))
+    )
 
 
 def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
@@ -257,15 +269,274 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
             f"{malformed.rows:,} of {document.rows:,} rows are not pages and are not counted{named}"
         )
     yield from (f"row {each.row}: {each.reason}" for each in malformed.reported)
-    for totals in document.totals:
-        if beyond := totals.pages_beyond_max_position_embeddings:
-            yield (
-                f"{beyond:,} of {pages:,} pages exceed the decoder's max_position_embeddings,"
-                f" {max_positions}, in mode {totals.mode}; they are counted anyway"
-            )
-    for time in document.time:
-        if waiting := time.pages_that_wait:
-            yield (
-                f"{waiting:,} of {pages:,} pages leave room for fewer than"
-                f" {time.concurrency} at a time on {time.gpu}; the others wait"
-            )
+    yield from (
+        f"{beyond:,} of {pages:,} pages exceed the decoder's max_position_embeddings,"
+        f" {max_positions}, in mode {totals.mode}; they are counted anyway"
+        for totals in document.totals
+        if (beyond := totals.pages_beyond_max_position_embeddings)
+    )
+    yield from (
+        f"{waiting:,} of {pages:,} pages leave room for fewer than"
+        f" {time.concurrency} at a time on {time.gpu}; the others wait"
+        for time in document.time
+        if (waiting := time.pages_that_wait)
+    )
+
+
+# --- pictures of sweeps --------------------------------------------------------------------------
+
+QUANTITIES: Final = tuple(
+    name for name in BATCH_RESULTS if name not in ("grid_columns", "grid_rows")
+)
+"""Columns that can be plotted."""
+
+_OTHER_SIDE: Final = {"page_width": "page_height", "page_height": "page_width"}
+_NUMBERS: Final = {
+    name: "steps-mid" if name in _OTHER_SIDE else "default"
+    for name in ("text_tokens", "max_new_tokens", "batch_size", *_OTHER_SIDE, "image_size",
+                 "base_size")
+}  # fmt: skip
+"""How points over each are joined: costs jump at the sides of pages where the crop grid changes."""
+
+_X_COLUMNS: Final = (*_NUMBERS, "page", "mode", "dtype", "attention", "sliding_window", "gpu")
+"""Columns that can be a plot's x axis."""
+
+_WHOLES: Final = {
+    "prefill_pass": "the prefill pass",
+    "decode_step": "one decode step",
+    "batch": "the whole batch",
+    "page": "one page",
+}
+_FIGURES: Final = {
+    "matrix_flops": ("matrix FLOPs", "FLOPs"),
+    "vector_flops": ("vector FLOPs", "FLOPs"),
+    "flops": ("FLOPs", "FLOPs"),
+    "bytes_read": ("bytes read", "B"),
+    "bytes_read_expected": ("bytes read, expected experts", "B"),
+    "bytes_written": ("bytes written", "B"),
+}
+TIMES: Final = {
+    "ttft_seconds": ("time to the first token", "s"),
+    "tpot_seconds": ("time per token", "s"),
+    "page_seconds": ("time of one page", "s"),
+    "pages_per_second": ("pages per second", "pages/s"),
+    "tokens_per_second": ("tokens per second", "tokens/s"),
+    COST: ("cost of 1,000 pages", "in the currency of the price"),
+}
+"""Columns that can be plotted if seconds are predicted."""
+
+_DESCRIBED: Final = {
+    "kv_cache_bytes": ("KV cache of the whole batch", "B"),
+    "peak_activation_bytes": ("peak activation of the prefill pass", "B"),
+    "visual_tokens": ("visual tokens", "tokens"),
+    "seq_len": ("prompt", "tokens"),
+    **TIMES,
+    **{
+        f"{name}_{figure}": (f"{what} of {whole}", unit)
+        for name, whole in _WHOLES.items()
+        for figure, (what, unit) in _FIGURES.items()
+    },
+}
+
+
+def describe(quantity: str) -> tuple[str, str]:
+    """Name and unit of a column of `QUANTITIES` or `TIMES`; raises WorkloadError for others."""
+    if quantity not in _DESCRIBED:
+        raise WorkloadError(
+            f"no quantity {quantity!r} to plot; give one of {', '.join(QUANTITIES)}"
+        )
+    return _DESCRIBED[quantity]
+
+
+def sweep_picture(
+    batches: list[pa.RecordBatch],
+    quantity: str,
+    x: str | None,
+    model: Mapping[str, Any],
+    time: TimeRequested | None = None,
+) -> Picture:
+    """A quantity over one axis, with one line (or group of bars) per combination of the others.
+
+    Args:
+        batches: Rows of a sweep.
+        quantity: One of `QUANTITIES` or `TIMES`.
+        x: By default the axis with most values.
+        model: Settings of the model.
+        time: What predicted seconds assume.
+
+    Raises:
+        WorkloadError: The quantity or x is unknown, or there would be too many lines.
+    """
+    what, unit = describe(quantity)
+    table = pa.Table.from_batches(batches)
+    if quantity not in table.column_names:
+        raise WorkloadError(
+            f"quantity {quantity} needs predicted seconds, and these rows have none; "
+            "name a GPU (and a price for a cost)"
+        )
+    columns: dict[str, list[Any]] = {
+        name: table.column(name).to_pylist()
+        for name in (*_X_COLUMNS, "crop_mode")
+        if name in table.column_names
+    }
+    columns["page"] = list(map("{} x {}".format, columns["page_width"], columns["page_height"]))
+    differing = settings.varying(columns)
+    x = _chosen_x(x, columns, differing)
+    # A mode needs no line of its own beside its sizes.
+    covered = (x, "mode") if x in ("image_size", "base_size") else (x,)
+    others = [name for name in differing if name not in covered]
+    series = _series(columns, others, x, column=table.column(quantity).to_pylist())
+    if len(series) > MOST_SERIES:
+        raise WorkloadError(
+            f"a plot over {x} has {len(series)} lines, one per combination of "
+            f"{', '.join(others)}; give fewer values, for at most {MOST_SERIES} lines"
+        )
+    about = {name: [value] for name, value in model.items()} | columns
+    if time is not None:
+        about |= {name: [value] for name, value in settings.settings_of_job(time.job).items()}
+        about["mean_new_tokens"] = [
+            None if (mean := time.job.lengths(limit).mean) == limit else mean
+            for limit in dict.fromkeys(columns["max_new_tokens"])
+        ]
+    return _series_picture(
+        f"{what[0].upper()}{what[1:]}", settings.fixed_line(about, shown=(x,)),
+        settings.axis_name(x), what, unit, series, lines=_NUMBERS.get(x, ""),
+    )  # fmt: skip
+
+
+def _chosen_x(x: str | None, columns: dict[str, list[Any]], differing: list[str]) -> str:
+    if x is not None:
+        there = [name for name in _X_COLUMNS if name in columns]
+        if x not in there:
+            raise WorkloadError(f"no axis {x!r} to plot over; give one of {', '.join(there)}")
+        return x
+    chosen = differing[0] if differing else "mode"
+    values = {name: len(set(column)) for name, column in columns.items()}
+    is_alone = {name: number == 1 for name, number in values.items()}
+    instead = {
+        "page": [side for side, other in _OTHER_SIDE.items() if is_alone[other]],
+        "mode": [
+            size
+            for size, other in (("image_size", "base_size"), ("base_size", "image_size"))
+            if is_alone["crop_mode"] and (is_alone[other] or not columns["crop_mode"][0])
+            if values[size] == values["mode"] > MOST_SERIES
+        ],
+    }
+    return next(iter(instead.get(chosen, ())), chosen)
+
+
+def _series(
+    columns: dict[str, list[Any]], others: list[str], x: str, column: list[float | None]
+) -> Series:
+    """The lines of a plot over x, from all rows that have a value of the quantity."""
+    if x in _OTHER_SIDE and "page" in others:
+        others = [_OTHER_SIDE[x] if name == "page" else name for name in others]
+        others = [name for name in others if len(set(columns[name])) > 1]
+    points: defaultdict[str, list[tuple[Any, float]]] = defaultdict(list)
+    for row, value in enumerate(column):
+        if value is not None:
+            label = ", ".join(settings.said_of(name, columns[name][row]) for name in others)
+            points[label].append((columns[x][row], value))
+    return {
+        label: sorted(each, key=itemgetter(0)) if x in _NUMBERS else each
+        for label, each in points.items()
+    }
+
+
+# --- pictures of lists, and drawing --------------------------------------------------------------
+
+
+def histogram_picture(archive: Archive, kind: str, name: str, model: Mapping[str, Any]) -> Picture:
+    """A list's histogram, the modes side by side, with settings of the model."""
+    title, axis, by_mode = histogram(archive, kind)
+    about: dict[str, Sequence[Any]] = {
+        **{each: [value] for each, value in model.items()},
+        **archive.ends,
+        **{
+            each: [getattr(totals, each) for totals in archive.document.totals]
+            for each in ("mode", "dtype", "attention")
+        },
+    }
+    sides = [*archive.ends.get("page_width", ()), *archive.ends.get("page_height", ())]
+    if len(sides) == 2:
+        about["page"] = ["{} x {}".format(*sides)]
+    series = {mode and f"{mode} mode": [*bars.items()] for mode, bars in by_mode.items()}
+    shown = ("mode",) if kind == "tokens" else ()  # the title or the legend says it
+    pages = f"{counted(archive.document.pages, 'page')} of {name}"
+    below = ", ".join(filter(None, (pages, settings.fixed_line(about, shown))))
+    return _series_picture(title, below, axis, "pages", "pages", series)
+
+
+MOST_SERIES: Final = 10
+"""Most lines, or bars side by side, that can be told apart."""
+
+MOST_POINTS: Final = 20_000
+"""Most rows in one picture."""
+
+Series: TypeAlias = Mapping[str, Sequence[tuple[Any, float]]]
+"""Positions with values of each line or colour of bars, by label."""
+
+_BAR_INCHES: Final = 0.16  # wide enough for a vertical value label
+_INCHES: Final = (8.0, 14.0)
+_MARKED_POINTS: Final = 40
+
+
+def _series_picture(
+    title: str,
+    below: str,
+    across: str,
+    up: str,
+    unit: str,
+    series: Series,
+    *,
+    lines: str = "",
+) -> Picture:
+    """Series over one axis; `lines` is how matplotlib joins points, empty for bars."""
+    drawn = [value for points in series.values() for _, value in points]
+    bars = 0 if lines else len(drawn)
+    scale = scale_of(max(drawn, default=0), unit)
+    of_scale = scale.unit.removesuffix(up).rstrip()  # "pages" need not say that they are pages
+    with drawing():
+        width = min(max(_INCHES[0], 1.2 + _BAR_INCHES * bars), _INCHES[1])
+        picture = Picture(title, below, width=width)
+        picture.name_axes(across, f"{up} [{of_scale}]" if of_scale else up)
+        scale_axis(picture.axes.yaxis, scale, whole=unit in ("pages", "tokens"))
+        handles, tops = _lines(picture, series, lines) if lines else _bars(picture, series, scale)
+        if any(handles):
+            picture.add_legend(list(handles.values()), list(handles))
+        picture.lay_out()
+        if not lines:
+            label_bars(picture, tops)
+    return picture
+
+
+def _lines(picture: Picture, series: Series, style: str) -> tuple[dict[str, Any], list[Top]]:
+    """Lines by label, told apart without colour; no tops."""
+    scale_axis(picture.axes.xaxis, Scale(1, ""), whole=True)
+    handles = {}
+    for index, (label, points) in enumerate(series.items()):
+        [handles[label]] = picture.axes.plot(
+            *zip(*points, strict=True), drawstyle=style, color=PALETTE[index % len(PALETTE)],
+            marker=MARKERS[index], linestyle=DASHES[index % len(DASHES)],
+            markevery=max(1, -(-len(points) // _MARKED_POINTS)),
+        )  # fmt: skip
+    picture.axes.set_ylim(bottom=0)
+    return handles, []
+
+
+def _bars(picture: Picture, series: Series, scale: Scale) -> tuple[dict[str, Any], list[Top]]:
+    """Bars by label, side by side for each name, and their tops."""
+    names = dict.fromkeys(name for points in series.values() for name, _ in points)
+    place = {name: index for index, name in enumerate(names)}
+    width = 0.8 / max(len(series), 1)
+    handles, tops = {}, []
+    for index, (label, points) in enumerate(series.items()):
+        shift, colour = (index - (len(series) - 1) / 2) * width, PALETTE[index % len(PALETTE)]
+        own = [Top(place[name] + shift, value, scale.text(value)) for name, value in points]
+        handles[label] = picture.axes.bar(
+            [top.x for top in own], [top.height for top in own], width, color=colour,
+            hatch=HATCHES[index], edgecolor=paler(colour),
+        )  # fmt: skip
+        tops += own
+    picture.name_bars(list(names))
+    return handles, tops

@@ -11,7 +11,7 @@ from typing import Any, Final
 import typer
 
 from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.archive import pages, plots, setting, shown, table_files, totals
+from dsocr_analyze.archive import pages, setting, shown, table_files, totals
 from dsocr_analyze.archive.axes import parse_modes
 from dsocr_analyze.archive.seconds import ArchiveTimeRequest, TimeRequested
 from dsocr_analyze.cli import options, page_options, printing, words
@@ -101,7 +101,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     written = [output, output and table_files.sidecar(output), given["plot"]]
     printing.emit(
         context, found.document, _said(found, histogram, written),
-        picture=lambda: plots.histogram_picture(
+        picture=lambda: shown.histogram_picture(
             found, histogram, given["pages"].name,
             settings_of_model(opening.model, given["config"]),
         ),
@@ -131,9 +131,9 @@ def _check(
             f"--batch-size {batch_size} has no effect on seconds: a GPU takes the pages of a list"
             f" as they come; give --concurrency {batch_size} instead"
         )
-    if given["plot"] is not None and histogram == "tokens" and modes > plots.MOST_SERIES:
+    if given["plot"] is not None and histogram == "tokens" and modes > shown.MOST_SERIES:
         raise WorkloadError(
-            f"a plot of tokens shows at most {plots.MOST_SERIES} modes; --mode has {modes}"
+            f"a plot of tokens shows at most {shown.MOST_SERIES} modes; --mode has {modes}"
         )
     if output is not None and exists(output) and exists(listed) and output.samefile(listed):
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")

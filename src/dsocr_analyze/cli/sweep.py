@@ -212,7 +212,7 @@ def _one_number(argument: str, text: str) -> int:
 
 def _count_combinations(context: typer.Context, time: TimeRequested | None, quantity: str) -> None:
     """Counts every combination, once nothing can fail."""
-    from dsocr_analyze.archive import combinations, plots
+    from dsocr_analyze.archive import combinations, shown
 
     given = context.params
     directory = page_options.model_directory_from(given["model"], given["arch"], given["config"])
@@ -240,13 +240,13 @@ def _count_combinations(context: typer.Context, time: TimeRequested | None, quan
     options.check_files(given["output"], given["plot"])
     if given["plot"] is not None:
         rows = asked.rows
-        plots.describe(quantity)
-        if time is None and quantity in plots.TIMES:
+        shown.describe(quantity)
+        if time is None and quantity in shown.TIMES:
             raise WorkloadError(f"--quantity {quantity} needs predicted seconds; give --gpu too")
-        if rows > plots.MOST_POINTS:
+        if rows > shown.MOST_POINTS:
             raise WorkloadError(
                 f"a plot of {rows:,} rows is not readable; give shorter ranges, for at most"
-                f" {plots.MOST_POINTS:,}, or no --plot"
+                f" {shown.MOST_POINTS:,}, or no --plot"
             )
     asked.check(counted)
     words.warn(context, setting.warnings_of_modes(architecture, asked.modes), arguments=())
@@ -277,7 +277,7 @@ def _write(
     quantity: str,
 ) -> list[str]:
     """Writes every row, draws them, and returns the warnings."""
-    from dsocr_analyze.archive import plots, shown
+    from dsocr_analyze.archive import shown
 
     given = context.params
     output, plot = given["output"], given["plot"]
@@ -297,7 +297,7 @@ def _write(
             progress.advance(batch.num_rows)
         context.obj.begin_writing()
         if plot is not None:  # before the table is in place, since it may fail
-            drawn = plots.sweep_picture(
+            drawn = shown.sweep_picture(
                 kept, quantity, given["x"], settings_of_model(opening.model, given["config"]),
                 asked.time,
             )  # fmt: skip
