@@ -17,7 +17,7 @@ from dsocr_analyze import analyze, archive
 from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
 from dsocr_analyze.architectures.views import page_in_views
 from dsocr_analyze.archive.advice import AdviceRequest, advise
-from dsocr_analyze.archive.advice_document import published_accuracy
+from dsocr_analyze.archive.advice_document import Requirements, published_accuracy
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.fit import memory_need
@@ -88,8 +88,8 @@ class TestGeometry:
 
 def of(modes, page=A4_AT_200, dpi=200, name="deepseek-ocr", experts=8, **given):
     """The document on some modes, as JSON has it; of few experts, which takes less time."""
-    names = ("holds", "kind", "minimum_dpi", "maximum_compression")
-    asked = {each: given.pop(each) for each in names if each in given}
+    wanted = {each: given.pop(each, None) for each in ("minimum_dpi", "maximum_compression")}
+    asked = {each: given.pop(each) for each in ("holds", "kind") if each in given}
     architecture = ARCHITECTURES[name]
     model = ModelDirectory.read(architecture.reference)
     found = advise(
@@ -97,6 +97,7 @@ def of(modes, page=A4_AT_200, dpi=200, name="deepseek-ocr", experts=8, **given):
         AdviceRequest(
             PageRequest(architecture=architecture, page=page, **given),
             dpi and Fraction(dpi),
+            wanted=Requirements(**wanted) if any(wanted.values()) else None,
             **asked,
         ),
         [architecture.modes[mode] for mode in modes.split()],

@@ -72,12 +72,11 @@ def whole_numbers(name: str, column: Any, most: int) -> tuple[NDArray[np.int64],
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
     kind = column.type
-    missing = column.is_null().to_numpy(zero_copy_only=False)
-    is_whole = np.ones(len(column), bool)
-    if types.is_integer(kind):
-        numbers = column.fill_null(1).to_numpy(zero_copy_only=False)
-    elif types.is_floating(kind):  # as pandas writes integers: 1240.0, and NaN for a missing value
-        numbers = column.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
+    missing, is_whole = np.zeros(len(column), bool), np.ones(len(column), bool)
+    # Pandas writes integers as 1240.0, and NaN for a missing value.
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind):
+        inexact = column.cast(pa.float64(), safe=False)  # beyond any valid value
+        numbers = inexact.fill_null(np.nan).to_numpy(zero_copy_only=False)
         missing, is_whole = np.isnan(numbers), np.floor(numbers) == numbers
     elif types.is_decimal(kind) or any(holds_text(kind) for holds_text in _TEXTS):
         text = column.cast(pa.string()) if types.is_decimal(kind) else column
@@ -89,12 +88,9 @@ def whole_numbers(name: str, column: Any, most: int) -> tuple[NDArray[np.int64],
                 pc.match_substring_regex(text, pattern).fill_null(True).to_numpy(False)
                 for pattern in (_BLANK, _SIGNED)
             )
-    elif types.is_null(kind):
-        numbers = np.ones(len(column), np.int64)
     else:
         raise WorkloadError(f"column {name!r} holds {kind}; give whole numbers")
-    # Don't compare in the column's own type: 1,000,000 does not fit in an int8.
-    fitting = (numbers >= 1) & (numbers.astype(np.float64, copy=False) <= most)
+    fitting = (numbers >= 1) & (numbers <= most)
     reasons = np.where(fitting, np.uint8(0), np.uint8(Reason.OUT_OF_RANGE))
     reasons[~is_whole] = Reason.NOT_WHOLE
     reasons[missing] = Reason.MISSING

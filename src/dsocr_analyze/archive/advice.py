@@ -79,24 +79,14 @@ class AdviceRequest:
         dpi: Pixels per inch of the page, if known.
         holds: Numbers of text tokens that the page may contain; None for 600 to 4,000.
         kind: Kind of document with published figures; None for any.
-        minimum_dpi: Lowest effective resolution, if one is wanted.
-        maximum_compression: Most text tokens per vision token, if a limit is wanted.
+        wanted: Requirements for a mode, if there are any.
     """
 
     request: PageRequest
     dpi: Fraction | None = None
     holds: tuple[int, ...] | None = None
     kind: str | None = None
-    minimum_dpi: float | None = None
-    maximum_compression: float | None = None
-
-    @property
-    def wanted(self) -> Requirements | None:
-        """Requirements for a mode; None without any."""
-        least, most = self.minimum_dpi, self.maximum_compression
-        if least is None and most is None:
-            return None
-        return Requirements(minimum_dpi=least, maximum_compression=most)
+    wanted: Requirements | None = None
 
     def in_dpi(self, scale: Fraction) -> float | None:
         """A share of the page's own resolution in pixels per inch, if that is known."""
@@ -168,7 +158,7 @@ def advise(
 
 
 def _check(page: AdviceRequest) -> None:
-    least, most = page.minimum_dpi, page.maximum_compression
+    least, most = (None, None) if page.wanted is None else astuple(page.wanted)
     for argument, dpi in (("page_dpi", page.dpi), ("minimum_dpi", least)):
         if dpi is not None and not _LEAST_DPI <= dpi <= _MOST_DPI:
             raise WorkloadError(
@@ -270,7 +260,9 @@ def _of_mode(
         by_text_tokens=by_text,
         densities=densities,
         edit_distances=None if published is None else published.edit_distance.modes.get(mode.name),
-        verdict=_verdict(page, page.in_dpi(scale), densities),
+        verdict=None
+        if page.wanted is None
+        else _verdict(page.wanted, page.in_dpi(scale), densities),
         notes=(*architecture.notes_of(workload), *position_warnings(workload, positions)),
     )
 
@@ -293,12 +285,8 @@ def _cost(directory: ModelDirectory, asked: PageRequest) -> Cost:
     )  # fmt: skip
 
 
-def _verdict(
-    page: AdviceRequest, dpi: float | None, densities: Sequence[Density]
-) -> ModeVerdict | None:
-    least, most = page.minimum_dpi, page.maximum_compression
-    if page.wanted is None:
-        return None
+def _verdict(wanted: Requirements, dpi: float | None, densities: Sequence[Density]) -> ModeVerdict:
+    least, most = wanted.minimum_dpi, wanted.maximum_compression
     is_fine = None if least is None or dpi is None else dpi >= least
     is_dense = None if most is None else max(each.compression for each in densities) <= most
     return ModeVerdict(

@@ -162,14 +162,11 @@ def _countable_files(folder: Path, files: FilesDocument) -> Iterator[str]:
 
     for parent, folders, names in os.walk(folder, onerror=give_up):
         files.hidden += sum(name.startswith(".") for name in (*folders, *names))
-        shown = {name for name in folders if not name.startswith(".")}
-        links = {
-            name
-            for name in shown
-            if os.path.islink(f"{parent}/{name}")  # noqa: PTH114 - paths of 100,000 take seconds
-        }
-        folders[:] = sorted(shown - links)
-        files.linked_folders += len(links)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        files.linked_folders += sum(
+            os.path.islink(f"{parent}/{name}")  # noqa: PTH114 - paths of 100,000 take seconds
+            for name in folders  # `os.walk` does not follow them
+        )
         inner = Path(parent).relative_to(folder)
         for name in sorted(name for name in names if not name.startswith(".")):
             suffix = Path(name).suffix.lower()

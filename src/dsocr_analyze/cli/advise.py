@@ -123,7 +123,7 @@ def advise(
     With --minimum-dpi or --maximum-compression, list the modes that meet them; exit with 1 if none
     does.
     """
-    from dsocr_analyze.archive import advice
+    from dsocr_analyze.archive import advice, advice_document
 
     given = context.params
     limits = {"--minimum-dpi": given["minimum_dpi"],
@@ -147,8 +147,11 @@ def advise(
     least, most = (
         None if each is None else float(_fraction(name, each)) for name, each in limits.items()
     )
+    wanted = None if least is None and most is None else (
+        advice_document.Requirements(minimum_dpi=least, maximum_compression=most)
+    )  # fmt: skip
     found = advice.advise(
-        directory, advice.AdviceRequest(request, dpi, holds, given["kind"], least, most), modes,
+        directory, advice.AdviceRequest(request, dpi, holds, given["kind"], wanted), modes,
         options=options.options_used(context), time_of=Engine(directory, time=time).entries,
     )  # fmt: skip
     words.warn(context, warnings_of_modes(directory.architecture, modes), arguments=())
