@@ -24,10 +24,9 @@ from single_page import page_costs
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr import MODES
 from dsocr_analyze.archive import count_pages
-from dsocr_analyze.archive.document import PagesOfGrid
 from dsocr_analyze.archive.evaluate import PAGE_RESULTS
 from dsocr_analyze.archive.pages import REPORTED_ROWS, open_pages, read_pages
-from dsocr_analyze.archive.setting import Setting, opening_of, published_model
+from dsocr_analyze.archive.setting import PagesOfGrid, Setting, opening_of, published_model
 from dsocr_analyze.archive.shown import grid_bars
 from dsocr_analyze.archive.totals import add_up, bars_of_each, weighted_sum
 from dsocr_analyze.dtypes import BFLOAT16

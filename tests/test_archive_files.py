@@ -25,9 +25,9 @@ from pyarrow import csv
 
 from dsocr_analyze.archive import pages as pages_module
 from dsocr_analyze.archive import pdf_pages as pdf_module
-from dsocr_analyze.archive.document import CountedFiles, OtherFiles
 from dsocr_analyze.archive.pages import open_pages
 from dsocr_analyze.archive.pdf_pages import has_reader, pdf_pages
+from dsocr_analyze.archive.setting import CountedFiles, OtherFiles
 from dsocr_analyze.cli import main
 from dsocr_analyze.errors import PageError
 from dsocr_analyze.workload import image_file as page_files

@@ -3,7 +3,7 @@
 A model under fixed settings (`setting`) turns columns of workloads into columns of costs
 (`evaluate`) and of seconds (`seconds`). A sweep evaluates every combination of sizes, modes,
 lengths and batches (`axes`, `combinations`). An archive is a list of pages (`pages`), of which
-distinct workloads are evaluated and summed (`totals`, `document`). Advice compares the modes for a
+distinct workloads are evaluated and summed (`totals`). Advice compares the modes for a
 page: what each sees of it, its cost, and published accuracy with its limits (`advice`).
 
 The batch function `count_pages` takes and returns Arrow data, and is imported with numpy and

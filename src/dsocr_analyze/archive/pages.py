@@ -21,16 +21,18 @@ from numpy.typing import NDArray
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.architectures.views import CropRule
 from dsocr_analyze.archive.axes import mode_or_sizes
-from dsocr_analyze.archive.document import (
+from dsocr_analyze.archive.evaluate import PAGE_RESULTS, Workloads, cost_columns, row_columns
+from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI, has_reader, pdf_pages
+from dsocr_analyze.archive.setting import (
     CountedFiles,
+    CountedModel,
     FilesDocument,
     MalformedRow,
     MalformedRows,
     OtherFiles,
+    Setting,
+    published_model,
 )
-from dsocr_analyze.archive.evaluate import PAGE_RESULTS, Workloads, cost_columns, row_columns
-from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI, has_reader, pdf_pages
-from dsocr_analyze.archive.setting import CountedModel, Setting, published_model
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.escaping import visible

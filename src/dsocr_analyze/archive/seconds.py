@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.archive.document import TimeDocument
 from dsocr_analyze.archive.evaluate import COST, Integers, Workloads
 from dsocr_analyze.archive.pages import Pages
-from dsocr_analyze.archive.setting import CountedModel, Setting
+from dsocr_analyze.archive.setting import CountedModel, Setting, TimeDocument
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.timing import cost_per_thousand_pages

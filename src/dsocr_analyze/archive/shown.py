@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from dsocr_analyze.archive.document import FilesDocument, PagesOfGrid
 from dsocr_analyze.archive.evaluate import BATCH_RESULTS, COST
 from dsocr_analyze.archive.pages import extensions_text
 from dsocr_analyze.archive.pdf_pages import INSTALL
+from dsocr_analyze.archive.setting import FilesDocument, PagesOfGrid
 from dsocr_analyze.archive.totals import Archive, bars_of_each
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures import settings

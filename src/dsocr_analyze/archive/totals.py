@@ -15,11 +15,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dsocr_analyze.archive import document as written
 from dsocr_analyze.archive import evaluate
 from dsocr_analyze.archive.evaluate import Integers, Workloads
 from dsocr_analyze.archive.pages import REPORTED_ROWS, Pages
-from dsocr_analyze.archive.setting import CountedModel, CountOpening, Setting
+from dsocr_analyze.archive.setting import (
+    ArchiveDocument,
+    CountedModel,
+    CountOpening,
+    FilesDocument,
+    MalformedRows,
+    PagesOfGrid,
+    PagesOfLength,
+    Setting,
+    TotalsDocument,
+)
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.workload import LARGEST_COUNT
 
@@ -56,7 +65,7 @@ _ENDS: Final = ("page_width", "page_height", "text_tokens", "max_new_tokens")
 class Archive(NamedTuple):
     """What a list of pages costs, and what else its tables and pictures show."""
 
-    document: written.ArchiveDocument
+    document: ArchiveDocument
     settings: Sequence[Setting]
     """Those of `document.totals`."""
     lengths: Sequence[Integers]
@@ -69,7 +78,7 @@ class Archive(NamedTuple):
 class _Totals:
     def __init__(self, model: CountedModel, setting: Setting) -> None:
         self._model, self.setting = model, setting
-        self._counts = Counter(dict.fromkeys(written.TotalsDocument.__struct_fields__, 0))
+        self._counts = Counter(dict.fromkeys(TotalsDocument.__struct_fields__, 0))
         self.lengths = np.zeros(0, np.int64)
 
     def add(self, distinct: Workloads, counts: Integers, batch_size: int) -> None:
@@ -101,13 +110,13 @@ class _Totals:
         added[: len(self.lengths)] += self.lengths
         self.lengths = added
 
-    def document(self) -> written.TotalsDocument:
+    def document(self) -> TotalsDocument:
         """The figures."""
         [bars] = bars_of_each([self.lengths])
-        return written.TotalsDocument(**{
+        return TotalsDocument(**{
             **self._counts,
             **self._model.keys_in(self.setting),
-            "pages_by_prompt_tokens": tuple(written.PagesOfLength(*each) for each in bars.items()),
+            "pages_by_prompt_tokens": tuple(PagesOfLength(*each) for each in bars.items()),
         })  # fmt: skip
 
 
@@ -119,7 +128,7 @@ def add_up(
     timer: ArchiveTimer | None = None,
     *,
     batch_size: int = 1,
-    files: written.FilesDocument | None = None,
+    files: FilesDocument | None = None,
 ) -> Archive:
     """Totals over all pages under each setting, and their seconds if there is a timer.
 
@@ -134,7 +143,7 @@ def add_up(
     grids: Any = model.architecture.forms.crop_grids
     are_cut = any(setting.mode.crop_mode for setting in settings)
     totals = [_Totals(model, setting) for setting in settings]
-    malformed: list[written.MalformedRows] = []
+    malformed: list[MalformedRows] = []
     pages_by_code = np.zeros(grids.count, np.int64)
     ends: dict[str, list[int]] = {}
 
@@ -159,15 +168,15 @@ def add_up(
     pages_counted = int(pages_by_code.sum())
     bad_rows = sum(each.rows for each in malformed)
     reported = itertools.chain.from_iterable(each.reported for each in malformed)
-    document = written.ArchiveDocument(
+    document = ArchiveDocument(
         **msgspec.structs.asdict(opening),
         rows=pages_counted + bad_rows,
         pages=pages_counted,
         batch_size=batch_size,
-        malformed=written.MalformedRows(bad_rows, (*itertools.islice(reported, REPORTED_ROWS),)),
+        malformed=MalformedRows(bad_rows, (*itertools.islice(reported, REPORTED_ROWS),)),
         # In order of codes, that of columns and rows; 0 if no mode cuts pages.
         pages_by_grid=tuple(
-            written.PagesOfGrid(grids.columns_and_rows(code) if code else (1, 1), count)
+            PagesOfGrid(grids.columns_and_rows(code) if code else (1, 1), count)
             for code, count in enumerate(pages_by_code.tolist())
             if count
         ),

@@ -7,8 +7,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from dsocr_analyze.archive.advice_document import AdviceDocument
-from dsocr_analyze.archive.document import ArchiveDocument
-from dsocr_analyze.archive.setting import CountOpening
+from dsocr_analyze.archive.setting import ArchiveDocument, CountOpening
 from dsocr_analyze.gate.judge import Check
 from dsocr_analyze.report import (
     comparison,
