@@ -285,7 +285,7 @@ class TestPdf:
                     for _ in itertools.count():
                         pass
                 ended.append(time.process_time())
-        assert ended[1] - ended[0] < 2
+        assert ended[1] - ended[0] < 1
 
     @pytest.mark.exhaustive
     @pytest.mark.parametrize("attack", HOSTILE_PDFS)

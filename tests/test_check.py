@@ -50,11 +50,12 @@ def folder(committed, tmp_path, monkeypatch):
 
 @pytest.fixture
 def check(capsys):
-    """The exit code of a check, and all that it says on one line."""
+    """A check with some options must end with a code, and say some words if lines are joined."""
 
-    def checked(options="", *more):
-        code, out, err = run(capsys, "check", *options.split(), *more)
-        return code, " ".join(f"{out} {err}".split())
+    def checked(options, code, *said, more=()):
+        found, out, err = run(capsys, "check", *options.split(), *more)
+        text = " ".join(f"{out} {err}".split())
+        assert (found, [words for words in said if words not in text]) == (code, []), text
 
     return checked
 
@@ -154,9 +155,7 @@ def test_a_check_of_this_folder_or_against_a_revision(
         (folder / "new.json").write_text(json.dumps(gated.small(vocab_size=9)))
         (folder / "other.toml").write_text(budgets)
     write(budgets)
-    found, text = check(options)
-    assert found == code
-    assert said in text
+    check(options, code, said)
 
 
 def test_a_file_that_comes_first_does_not_hide_the_baselines(folder, check):
@@ -165,38 +164,36 @@ def test_a_file_that_comes_first_does_not_hide_the_baselines(folder, check):
     )
     (folder / "dsocr-budgets.toml").unlink()
     gated.commit(folder)
-    assert check("--against HEAD --strict")[0] == 0
+    check("--against HEAD --strict", 0)
     write('[workloads.easy]\nmode = "tiny"\n')
-    code, text = check("--against HEAD --strict")
-    assert (code, "workload 'page' of HEAD is gone" in text) == (3, True)
+    check("--against HEAD --strict", 3, "workload 'page' of HEAD is gone")
     write(WORKLOAD.replace("800x600", "80x60"))
-    assert check("--against HEAD --strict")[0] == 1
+    check("--against HEAD --strict", 1)
 
 
 def test_an_internal_error_is_no_exceeded_budget(check, monkeypatch):
     monkeypatch.setattr("dsocr_analyze.cli.check.judge", lambda *_: 1 // 0)
-    code, text = check()
-    assert (code, "internal error" in text) == (70, True)
+    check("", 70, "internal error")
 
 
 def test_without_budgets_an_update_creates_some_and_keeps_what_is_meant(folder, check):
     (folder / "pyproject.toml").write_text('[project]\nname = "x"\n')
     (folder / "dsocr-budgets.toml").unlink()
-    code, text = check()
-    assert (code, "--update creates a file" in text) == (2, True)
-    assert [check(options)[0] for options in ("-q --update", "-q")] == [0, 0]
+    check("", 2, "--update creates a file")
+    check("-q --update", 0)
+    check("-q", 0)
 
 
 def test_a_change_that_is_meant_is_written_down(folder, check):
     write(f"# mine\n{WORKLOAD}{BUDGET}max = 1 # few\n")
     gated.commit(folder)
     write(num_experts_per_tok=7)
-    codes = [check(f"--against HEAD -q {more}")[0] for more in ("", "--update", "")]
-    assert codes == [1, 0, 0]
+    for more, code in (("", 1), ("--update", 0), ("", 0)):
+        check(f"--against HEAD -q {more}", code)
     text = (folder / "dsocr-budgets.toml").read_text()
     assert (text[:7], text.count("# few")) == ("# mine\n", 1)
     write(num_experts_per_tok=8)
-    assert check("--against HEAD -q")[0] == 1
+    check("--against HEAD -q", 1)
 
 
 # Saved reports -----------------------------------------------------------------------------------
@@ -207,37 +204,34 @@ def test_an_altered_report_is_no_baseline(check, capsys):
     run(capsys, *SAVING, "--gpu", "h100")
     saved = Path(SAVED).read_text()
     write(f'{WORKLOAD}gpu = "h100"\n')
-    codes = [check(f"--against {SAVED} --strict")[0]]
-    for path, value in (
-        (("workload", "page", 0), 801),
-        (("time", 0, "page_seconds"), 9.0),
-        (("metadata", "dtype"), "float16"),
-        (("stages", "sam", "calls"), "many"),
+    for path, value, code in (
+        (("workload", "page", 0), 800, 0),  # as it is
+        (("workload", "page", 0), 801, 1),
+        (("time", 0, "page_seconds"), 9.0, 1),
+        (("metadata", "dtype"), "float16", 3),
+        (("stages", "sam", "calls"), "many", 2),
     ):
         report = json.loads(saved)
         reduce(getitem, path[:-1], report)[path[-1]] = value
         Path(SAVED).write_text(json.dumps(report))
-        codes.append(check(f"--against {SAVED} --strict")[0])
-    assert codes == [0, 1, 1, 3, 2]
+        check(f"--against {SAVED} --strict", code)
 
 
 def test_a_report_is_a_baseline_and_cannot_take_a_revisions_place(check, capsys):
     run(capsys, *SAVING)
     write(num_experts_per_tok=8)
-    code, out, _ = run(capsys, "check", "--against", SAVED)
-    assert code == 1
-    assert "language_config.num_experts_per_tok: 6 -> 8" in out.splitlines()[2]
+    check(f"--against {SAVED}", 1, "changed: language_config.num_experts_per_tok: 6 -> 8")
     run(capsys, *SAVING)
     shutil.copy(SAVED, "main")
-    assert [check(f"--against {name}")[0] for name in (SAVED, "main")] == [0, 1]
+    check(f"--against {SAVED}", 0)
+    check("--against main", 1)
 
 
 @pytest.mark.exhaustive
 def test_a_traced_report_is_compared_with_a_trace(check, capsys):
     write('[workloads.a]\nmode = "tiny"\nmax_new_tokens = 2\n')
     run(capsys, "-q", "--output", "saved", "--mode", "tiny", "--max-new-tokens", 2)
-    code, text = check(f"--against {SAVED}")
-    assert (code, "moved" in text) == (0, False), text
+    check(f"--against {SAVED}", 0, "figures equal the baseline's")
 
 
 def test_a_report_of_version_1_is_a_baseline(folder, capsys):
@@ -259,8 +253,7 @@ def test_a_report_of_version_1_is_a_baseline(folder, capsys):
              "HEAD:config.json", "HEAD..HEAD", "HEAD^{tree}"]
 )  # fmt: skip
 def test_what_is_no_revision_is_refused(folder, check, name):
-    code, text = check("", f"--against={name}")
-    assert code == 2, text
+    check("", 2, more=[f"--against={name}"])
     assert not (folder / "mark").exists()
 
 
@@ -268,8 +261,7 @@ def test_outside_of_a_repository(tmp_path, monkeypatch, check):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     write("[workloads.page]\n")
-    code, text = check("--against main")
-    assert (code, "not a git repository" in text) == (2, True)
+    check("--against main", 2, "not a git repository")
 
 
 def test_the_work_tree_the_index_and_the_branch_stay(folder, check):
@@ -281,7 +273,7 @@ def test_the_work_tree_the_index_and_the_branch_stay(folder, check):
     (folder / "untracked").write_text("x")
     gated.git(folder, "add", "config.json")
     before = state()
-    assert check("--against HEAD")[0] == 1
+    check("--against HEAD", 1)
     assert state() == before
 
 
@@ -307,7 +299,7 @@ def test_nothing_of_the_repositorys_settings_runs(folder, check):
         gated.git(folder, "config", key, evil)
     gated.git(folder, "config", "alias.rev-parse", f"!{evil}")
     mark.unlink(missing_ok=True)
-    assert check("--against HEAD -q") == (0, "")
+    check("--against HEAD -q", 0)
     assert not mark.exists()
 
 
@@ -322,8 +314,7 @@ def test_missing_objects_are_not_fetched(folder, check):
         gated.git(folder, "config", key, value)
     blob = gated.git(folder, "rev-parse", "HEAD:config.json")
     (folder / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
-    code, text = check("--against HEAD")
-    assert (code, "is not in this clone" in text) == (2, True), text
+    check("--against HEAD", 2, "is not in this clone")
     assert not mark.exists()
 
 
@@ -333,11 +324,11 @@ def test_another_commit_or_repository_cannot_stand_for_the_one_that_is_asked_for
     first = gated.git(folder, "rev-parse", "HEAD")
     write(num_experts_per_tok=7)
     gated.git(folder, "replace", first, gated.commit(folder))
-    assert check(f"--against {first}")[0] == 1
+    check(f"--against {first}", 1)
     gated.repository(tmp_path / "other", "[workloads.page]\n")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other" / ".git" / "index"))
-    assert check("--against HEAD")[0] == 0
+    check("--against HEAD", 0)
 
 
 def test_a_link_is_not_followed(folder, check):
@@ -347,8 +338,7 @@ def test_a_link_is_not_followed(folder, check):
     gated.commit(folder)
     config.unlink()
     write(config=gated.small())
-    code, text = check("--against HEAD")
-    assert (code, "is a symbolic link" in text) == (2, True)
+    check("--against HEAD", 2, "is a symbolic link")
 
 
 class TestModelDirectories:
@@ -368,13 +358,11 @@ class TestModelDirectories:
         return next(iter(sorted((folder / "net").glob("modeling*.py"))))
 
     def test_its_config_and_its_code_are_those_of_the_revision(self, source, check):
-        assert check("--against HEAD")[0] == 0
+        check("--against HEAD", 0)
         (source.parent / "config.json").write_text(json.dumps(gated.small(num_hidden_layers=1)))
         source.write_text(source.read_text() + "\n# a change\n")
-        code, text = check("--against HEAD")
-        assert code == 1
-        assert "num_hidden_layers: 2 -> 1" in text
-        assert "Python files differ from the baseline's" in text
+        said = ("num_hidden_layers: 2 -> 1", "Python files differ from the baseline's")
+        check("--against HEAD", 1, *said)
 
     @pytest.mark.exhaustive
     @pytest.mark.directory
@@ -384,18 +372,14 @@ class TestModelDirectories:
         write(f'{self.BUDGETS}engine = "trace"\n')
         gated.commit(folder)
         run(capsys, "trust", "net")
-        code, said = check("--against HEAD")
-        assert (code, "figures equal the baseline's" in said) == (0, True), said
+        check("--against HEAD", 0, "figures equal the baseline's")
         text = source.read_text()
         source.write_text(f"{text}\nopen({str(folder / 'mark')!r}, 'w').close()\n")
         gated.commit(folder)
-        code, said = check("--against HEAD")
-        assert (code, "dsocr-analyze trust" in said) == (2, True), said
+        check("--against HEAD", 2, "dsocr-analyze trust")
         source.write_text(text)
-        code, said = check("--against HEAD")
-        assert code == 2, said
-        assert "'net' of HEAD contains Python code" in said
-        assert 'engine = "analytic"' in said
+        said = ("'net' of HEAD contains Python code", 'engine = "analytic"')
+        check("--against HEAD", 2, *said)
         assert not (folder / "mark").exists()
 
 
@@ -433,7 +417,7 @@ def test_hostile_names_stay_names_in_every_output(folder, capsys):
 
 def test_every_case_in_junit_has_a_name(check):
     write(f"{WORKLOAD}{BUDGET}max = 1e15\n")
-    assert check("--against HEAD --junit c.xml")[0] == 0
+    check("--against HEAD --junit c.xml", 0)
     limit, equal = re.findall(
         '<testcase classname="page" name="(.*)" />', Path("c.xml").read_text()
     )
@@ -445,11 +429,10 @@ def test_the_summary_of_a_step_is_added_to_and_bounded(folder, check, monkeypatc
     summary = folder / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     summary.write_text("what another step said\n")
-    check("-q")
+    check("-q", 0)
     assert summary.read_text().startswith("what another step said\n## Cost check: passed\n")
-    for room, is_full in ((100, False), (5, True)):
+    for room, said in ((100, []), (5, ["is full"])):
         summary.write_text("x" * (2**20 - room))
-        code, text = check("-q")
-        assert (code, "is full" in text) == (0, is_full)
+        check("-q", 0, *said)
         assert summary.stat().st_size < 2**20
     assert summary.stat().st_size == 2**20 - 5

@@ -142,7 +142,7 @@ def _within_limits() -> Iterator[None]:
                             ctypes.c_ulong(reader), ctypes.py_object(_TooMuch)
                         )
                 # A destructor or callback that it met swallowed it if the body goes on.
-                ends, most_bytes = seconds + 1, math.inf
+                ends, most_bytes = seconds + MOST_SECONDS / 8, math.inf
 
     limits = Configuration(
         brotli_maximum_output_length=_MOST_STREAM_BYTES,
