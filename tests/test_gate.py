@@ -72,270 +72,274 @@ def judged(report, baseline=None, *budgets, more=""):
     return judge(workload_of(*budgets, more=more), counted)
 
 
-class TestReportKeys:
-    def test_every_number_of_a_report_is_named_by_its_own_path(self, report):
-        keys = ReportKeys(report)
-        found = {".".join(path): value for path, _, value in leaves(report)
-                 if is_number(value) and int not in map(type, path)}  # fmt: skip
-        assert len(found) > 1_000
-        for path in random.Random(1).sample(sorted(found), 300):
-            assert keys.figures(path) == {path: found[path]}
-
-    def test_names_may_stand_in_quotes_and_a_star_or_what_an_entry_holds_for_one(self, report):
-        prefill, views = report.stages["prefill"], report.workload.views
-        own = "stages.prefill.by_module.model.layers.0.mlp.own.flops"
-        stages = {f"stages.{name}.flops": each.flops for name, each in report.stages.items()}
-        sides = {"workload.page[0]": 800, "workload.page[1]": 600}
-        view = {"workload.views[count=6].resolution": views[0].resolution}
-        for key, expected in {
-            'stages.prefill.by_module."model.layers.0.mlp".own.flops':
-                {own: prefill.by_module["model.layers.0.mlp"].own.flops},
-            "stages.*.flops": stages,
-            "workload.page[*]": sides,
-            "workload.page[1]": {"workload.page[1]": 600},
-            "workload.views[count=6].resolution": view,
-            "workload.views[ count = 6 ].resolution": view,
-        }.items():  # fmt: skip
-            found = ReportKeys(report).figures(key)
-            assert [*found.items()] == [*expected.items()]
-
-    @pytest.mark.parametrize(
-        ("key", "said"),
-        [
-            ("total.flop", "did you mean 'flops'?"),
-            ("total.flopss", "did you mean 'flops'?"),
-            ("totl.flops", "did you mean 'total'?"),
-            ("stages.prefil.flops", "did you mean 'prefill'?"),
-            ("stages.prefill.by_module.model.layers.0.mlpp.flops", "'model.layers.0.mlp'"),
-            ("total", "is not a number: 'total' is an object"),
-            ("metadata.engine", "is a text"),
-            ("total.flops.", "is unknown"),
-            ("total..flops", "is unknown"),
-            ("workload.page[2]", "[0] or [1]"),
-            ("workload.page[-1]", "[0] or [1]"),
-            ("workload.page", "is a list"),
-            ("time[gpu=a100-80gb].page_seconds", "gpu = ..."),
-            ('stages."prefill', "no closing quote"),
-            ("stages[0]", "'stages' has no"),
-            ("[0]", "the report has no"),
-            ("." * 5000, "is unknown"),
-            ("[" * 5000, "is unknown"),
-            ("total.flops\n", "is unknown"),
-        ],
-    )  # fmt: skip
-    def test_what_is_no_number_is_refused_with_what_is_there(self, report, key, said):
-        with pytest.raises(ConfigError) as error:
-            ReportKeys(report).figures(key)
-        assert said in str(error.value)
+def test_every_number_of_a_report_is_named_by_its_own_path(report):
+    keys = ReportKeys(report)
+    found = {".".join(path): value for path, _, value in leaves(report)
+             if is_number(value) and int not in map(type, path)}  # fmt: skip
+    assert len(found) > 1_000
+    for path in random.Random(1).sample(sorted(found), 300):
+        assert keys.figures(path) == {path: found[path]}
 
 
-class TestBudgets:
-    @pytest.mark.parametrize(
-        ("text", "said"),
-        [
-            ("a =", "is not TOML"),
-            ("[workload.x]", "did you mean 'workloads'?"),
-            ("", "there is no workload"),
-            ("workloads = 3", "give a table"),
-            ("workloads.x = 3", "give a table"),
-            ('[workloads.x]\nmoed = "tiny"', "did you mean 'mode'?"),
-            ("[workloads.x]\nbasesize = 1", "did you mean 'base_size'?"),
-            ("[workloads.x]\nmode = 3", "give a text"),
-            ('[workloads.x]\nbatch_size = "3"', "give a whole number"),
-            ("[workloads.x]\nbatch_size = 2.5", "give a whole number"),
-            ("[workloads.x]\nbatch_size = true", "give a whole number"),
-            ("[workloads.x]\nbatch_size = -1", "give a whole number"),
-            ("[workloads.x]\ncrop_mode = 2", "give true or false"),
-            ("[workloads.x]\ngpu = [1]", "give a name"),
-            *((f"[workloads.w]\ntolerance = {given}", "like \"2 %\"")
-              for given in ("''", "'%'", "'-2 %'", "'2 percent'", "'1e3 %'", "'nan'", "'inf'",
-                            f"'{'9' * 50}'", "-1", "nan")),
-            ("[workloads.x]\nbudgets = 3", "give a list of tables"),
-            ("[workloads.x.budgets]\nkey = 'a'", "give a list of tables"),
-            ("[[workloads.x.budgets]]\nmax = 3", "'workloads.x.budgets[0].key' is missing"),
-            ("[[workloads.x.budgets]]\nkey = 'a'", "has no limit"),
-            ("[[workloads.x.budgets]]\nkey = 'a'\nmaxx = 1", "did you mean 'max'?"),
-            *((f"[[workloads.x.budgets]]\nkey = 'a'\nmax = {given}", "give a number")
-              for given in ("'1'", "true", "nan", "inf", "2026-01-01")),
-            ("[[workloads.x.budgets]]\nkey = 'a'\nmax = 1\nmin = 2", "at most 1"),
-            ("[[workloads.x.budgets]]\nkey = 'a'\nmax = 1\nlevel = 'fatal'", "one of warn, error"),
-        ],
-    )  # fmt: skip
-    def test_a_mistake_is_named_with_what_is_right(self, text, said):
-        with pytest.raises(ConfigError) as error:
-            budgets_in(text, "b.toml", is_pyproject=False)
-        assert said in str(error.value)
-        assert "b.toml" in str(error.value)
+def test_names_may_stand_in_quotes_and_a_star_or_what_an_entry_holds_for_one(report):
+    prefill, views = report.stages["prefill"], report.workload.views
+    own = "stages.prefill.by_module.model.layers.0.mlp.own.flops"
+    stages = {f"stages.{name}.flops": each.flops for name, each in report.stages.items()}
+    sides = {"workload.page[0]": 800, "workload.page[1]": 600}
+    view = {"workload.views[count=6].resolution": views[0].resolution}
+    for key, expected in {
+        'stages.prefill.by_module."model.layers.0.mlp".own.flops':
+            {own: prefill.by_module["model.layers.0.mlp"].own.flops},
+        "stages.*.flops": stages,
+        "workload.page[*]": sides,
+        "workload.page[1]": {"workload.page[1]": 600},
+        "workload.views[count=6].resolution": view,
+        "workload.views[ count = 6 ].resolution": view,
+    }.items():  # fmt: skip
+        found = ReportKeys(report).figures(key)
+        assert [*found.items()] == [*expected.items()]
 
-    def test_a_projects_file_has_a_table_of_its_own_or_none(self):
-        for text, sizes in (
-            ('[project]\nname = "x"\n', None),
-            ("[tool.dsocr-analyze.check.workloads.x]\nbatch_size = 2\n", [2]),
-        ):
-            found = budgets_in(text, "pyproject.toml", is_pyproject=True)
-            assert (found and [each.options["batch_size"] for each in found.values()]) == sizes
-        with pytest.raises(ConfigError, match="did you mean 'check'"):
-            budgets_in("[tool.dsocr-analyze.chek]", "pyproject.toml", is_pyproject=True)
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("total.flop", "did you mean 'flops'?"),
+        ("total.flopss", "did you mean 'flops'?"),
+        ("totl.flops", "did you mean 'total'?"),
+        ("stages.prefil.flops", "did you mean 'prefill'?"),
+        ("stages.prefill.by_module.model.layers.0.mlpp.flops", "'model.layers.0.mlp'"),
+        ("total", "is not a number: 'total' is an object"),
+        ("metadata.engine", "is a text"),
+        ("total.flops.", "is unknown"),
+        ("total..flops", "is unknown"),
+        ("workload.page[2]", "[0] or [1]"),
+        ("workload.page[-1]", "[0] or [1]"),
+        ("workload.page", "is a list"),
+        ("time[gpu=a100-80gb].page_seconds", "gpu = ..."),
+        ('stages."prefill', "no closing quote"),
+        ("stages[0]", "'stages' has no"),
+        ("[0]", "the report has no"),
+        ("." * 5000, "is unknown"),
+        ("[" * 5000, "is unknown"),
+        ("total.flops\n", "is unknown"),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_is_refused_with_what_is_there(report, key, said):
+    with pytest.raises(ConfigError) as error:
+        ReportKeys(report).figures(key)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a =", "is not TOML"),
+        ("[workload.x]", "did you mean 'workloads'?"),
+        ("", "there is no workload"),
+        ("workloads = 3", "give a table"),
+        ("workloads.x = 3", "give a table"),
+        ('[workloads.x]\nmoed = "tiny"', "did you mean 'mode'?"),
+        ("[workloads.x]\nbasesize = 1", "did you mean 'base_size'?"),
+        ("[workloads.x]\nmode = 3", "give a text"),
+        ('[workloads.x]\nbatch_size = "3"', "give a whole number"),
+        ("[workloads.x]\nbatch_size = 2.5", "give a whole number"),
+        ("[workloads.x]\nbatch_size = true", "give a whole number"),
+        ("[workloads.x]\nbatch_size = -1", "give a whole number"),
+        ("[workloads.x]\ncrop_mode = 2", "give true or false"),
+        ("[workloads.x]\ngpu = [1]", "give a name"),
+        *((f"[workloads.w]\ntolerance = {given}", "like \"2 %\"")
+          for given in ("''", "'%'", "'-2 %'", "'2 percent'", "'1e3 %'", "'nan'", "'inf'",
+                        f"'{'9' * 50}'", "-1", "nan")),
+        ("[workloads.x]\nbudgets = 3", "give a list of tables"),
+        ("[workloads.x.budgets]\nkey = 'a'", "give a list of tables"),
+        ("[[workloads.x.budgets]]\nmax = 3", "'workloads.x.budgets[0].key' is missing"),
+        ("[[workloads.x.budgets]]\nkey = 'a'", "has no limit"),
+        ("[[workloads.x.budgets]]\nkey = 'a'\nmaxx = 1", "did you mean 'max'?"),
+        *((f"[[workloads.x.budgets]]\nkey = 'a'\nmax = {given}", "give a number")
+          for given in ("'1'", "true", "nan", "inf", "2026-01-01")),
+        ("[[workloads.x.budgets]]\nkey = 'a'\nmax = 1\nmin = 2", "at most 1"),
+        ("[[workloads.x.budgets]]\nkey = 'a'\nmax = 1\nlevel = 'fatal'", "one of warn, error"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_what_is_right(text, said):
+    with pytest.raises(ConfigError) as error:
+        budgets_in(text, "b.toml", is_pyproject=False)
+    assert said in str(error.value)
+    assert "b.toml" in str(error.value)
+
+
+def test_a_projects_file_has_a_table_of_its_own_or_none():
+    for text, sizes in (
+        ('[project]\nname = "x"\n', None),
+        ("[tool.dsocr-analyze.check.workloads.x]\nbatch_size = 2\n", [2]),
+    ):
+        found = budgets_in(text, "pyproject.toml", is_pyproject=True)
+        assert (found and [each.options["batch_size"] for each in found.values()]) == sizes
+    with pytest.raises(ConfigError, match="did you mean 'check'"):
+        budgets_in("[tool.dsocr-analyze.chek]", "pyproject.toml", is_pyproject=True)
 
 
 GREAT = 10**17
 """A number whose neighbours are no floats."""
 
 
-class TestJudging:
-    @pytest.mark.parametrize(
-        ("before", "after", "limits", "outcome"),
-        [
-            (None, 100, ["max = 100"], "passed"),
-            (None, 99, ["max = 98"], "failed"),
-            (None, GREAT + 1, [f"max = {GREAT}"], "failed"),
-            (None, 100, ["min = 100"], "passed"),
-            (None, 100, ["min = 101"], "failed"),
-            (None, 100, ["level = 'warn'", "max = 99"], "warned"),
-            (None, 100, ["max_increase = '2 %'"], "passed"),  # there is nothing to compare with
-            (GREAT, GREAT + GREAT // 50, ["max_increase = '2 %'"], "passed"),
-            (GREAT, GREAT + GREAT // 50 + 1, ["max_increase = '2%'"], "failed"),
-            (GREAT, GREAT + GREAT // 1000, ["max_increase = '0.1%'"], "passed"),
-            (GREAT, GREAT + 1, ["max_increase = '0 %'"], "failed"),
-            (GREAT, GREAT + 7, ["max_increase = 7"], "passed"),
-            (GREAT, GREAT + 8, ["max_increase = '7'"], "failed"),
-            (GREAT, 1, ["max_increase = 7"], "passed"),
-            (GREAT, GREAT - GREAT // 50, ["max_decrease = '2 %'"], "passed"),
-            (GREAT, GREAT - GREAT // 50 - 1, ["max_decrease = '2 %'"], "failed"),
-            # Between two whole numbers, the last that is allowed is the nearer to the baseline.
-            (GREAT + 1, GREAT + GREAT // 50 + 2, ["max_increase = '2 %'"], "failed"),
-            (GREAT + 1, GREAT - GREAT // 50, ["max_decrease = '2 %'"], "failed"),
-            (100, 101, [], "failed"),  # without a budget one unit is too much
-            (GREAT, GREAT + 1, "1", "passed"),
-            (GREAT, GREAT - 2, "1", "failed"),
-            (GREAT, GREAT + GREAT // 50, "2 %", "passed"),
-            (GREAT, GREAT + GREAT // 50 + 1, "2 %", "failed"),
-        ],
-    )  # fmt: skip
-    def test_limits_hold_to_the_last_unit(self, report, before, after, limits, outcome):
-        """On the number of parameters; a text is the tolerance of what has no budget."""
-        new, old = (each and altered(report, ("total", "params"), each) for each in (after, before))
-        more = f"tolerance = '{limits}'" if isinstance(limits, str) else ""
-        budgets = [limited("total.params", *limits)] if limits and not more else []
-        found = judged(new, old, *budgets, more=more)
-        assert found.outcome == outcome
-        failed = ["total.params"] if outcome == "failed" else []
-        assert [each.key for each in found.failures("failed")] == failed
-        assert [each.key for each in found.changed] == ["total.params"] * (before is not None)
-
-    def test_limits_that_are_kept_are_counted(self, report):
-        params, exceeded = limited("total.params", "min = 1"), limited("total.flops", "max = 1")
-        many = "stages.*.by_module.*.flops"
-        every, same = len(ReportKeys(report).figures(many)), compared(report, report).unchanged
-        for baseline, budgets, said in [
-            (None, [], "page: passed"),
-            (None, [params], "page: passed; 1 limit kept"),
-            (None, [params, exceeded], "page: FAILED; 1 limit kept"),
-            (None, [limited(many, f"max = {GREAT}")], f"page: passed; {every:,} limits kept"),
-            (report, [params],
-             f"page: passed; all {same:,} figures equal the baseline's, 1 limit kept"),
-        ]:  # fmt: skip
-            assert workload_summary(judged(report, baseline, *budgets)) == said
-
-    def test_every_count_is_watched(self, report):
-        expected = {"workload.visual_tokens", "workload.seq_len", "total.params",
-                    "memory.kv_cache_bytes", "memory.peak_activation_bytes",
-                    "memory.weights_bytes"}  # fmt: skip
-        expected |= {
-            f"{place}.{name}"
-            for name in ("flops", "matrix_flops", "vector_flops", "bytes_read", "bytes_written")
-            for place in ("total", "total.decode_step", "total.batch",
-                          *(f"stages.{stage}" for stage in report.stages))
-        }  # fmt: skip
-        counted = counted_figures(report)
-        assert {key: counted[key] for key in expected} == {
-            key: value
-            for each in expected
-            for key, value in ReportKeys(report).figures(each).items()
-        }
-
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize("name", list(ARCHITECTURES))
-    def test_the_same_again_is_no_difference(self, name):
-        first, again = report_of(name), report_of(name)
-        numbers = sum(is_number(value) for _, _, value in leaves(first))
-        assert compared(first, again) == ReportChanges(unchanged=numbers)
-        assert judged(again, first).outcome == "passed"
-
-    def test_another_architecture_differs_by_whole_stages(self, report):
-        budget, gone = limited("stages.*.params", "max = 1e18"), "stages.clip.flops"
-        found = judged(report_of("deepseek-ocr-2"), report, budget)
-        assert found.outcome == "failed"
-        assert {each.name for each in found.moves("stage")} >= {"clip", "sam"}
-        assert (gone, None) in {(each.key, each.after) for each in found.changed}
-        failed = {each.key for each in found.failures("failed")}
-        assert failed & {gone, "stages.clip.params"} == {gone}  # the other has a budget
-
-    def test_a_relative_limit_without_its_baseline_is_not_kept_secret(self, report):
-        workload = workload_of(limited("total.flops", "max_increase = '2 %'"))
-        found = judge(workload, Counted(report, None, is_compared=True))
-        assert found.outcome == "warned"
-        assert "there is no baseline" not in found.verdicts[0].message
+@pytest.mark.parametrize(
+    ("before", "after", "limits", "outcome"),
+    [
+        (None, 100, ["max = 100"], "passed"),
+        (None, 99, ["max = 98"], "failed"),
+        (None, GREAT + 1, [f"max = {GREAT}"], "failed"),
+        (None, 100, ["min = 100"], "passed"),
+        (None, 100, ["min = 101"], "failed"),
+        (None, 100, ["level = 'warn'", "max = 99"], "warned"),
+        (None, 100, ["max_increase = '2 %'"], "passed"),  # there is nothing to compare with
+        (GREAT, GREAT + GREAT // 50, ["max_increase = '2 %'"], "passed"),
+        (GREAT, GREAT + GREAT // 50 + 1, ["max_increase = '2%'"], "failed"),
+        (GREAT, GREAT + GREAT // 1000, ["max_increase = '0.1%'"], "passed"),
+        (GREAT, GREAT + 1, ["max_increase = '0 %'"], "failed"),
+        (GREAT, GREAT + 7, ["max_increase = 7"], "passed"),
+        (GREAT, GREAT + 8, ["max_increase = '7'"], "failed"),
+        (GREAT, 1, ["max_increase = 7"], "passed"),
+        (GREAT, GREAT - GREAT // 50, ["max_decrease = '2 %'"], "passed"),
+        (GREAT, GREAT - GREAT // 50 - 1, ["max_decrease = '2 %'"], "failed"),
+        # Between two whole numbers, the last that is allowed is the nearer to the baseline.
+        (GREAT + 1, GREAT + GREAT // 50 + 2, ["max_increase = '2 %'"], "failed"),
+        (GREAT + 1, GREAT - GREAT // 50, ["max_decrease = '2 %'"], "failed"),
+        (100, 101, [], "failed"),  # without a budget one unit is too much
+        (GREAT, GREAT + 1, "1", "passed"),
+        (GREAT, GREAT - 2, "1", "failed"),
+        (GREAT, GREAT + GREAT // 50, "2 %", "passed"),
+        (GREAT, GREAT + GREAT // 50 + 1, "2 %", "failed"),
+    ],
+)  # fmt: skip
+def test_limits_hold_to_the_last_unit(report, before, after, limits, outcome):
+    """On the number of parameters; a text is the tolerance of what has no budget."""
+    new, old = (each and altered(report, ("total", "params"), each) for each in (after, before))
+    more = f"tolerance = '{limits}'" if isinstance(limits, str) else ""
+    budgets = [limited("total.params", *limits)] if limits and not more else []
+    found = judged(new, old, *budgets, more=more)
+    assert found.outcome == outcome
+    failed = ["total.params"] if outcome == "failed" else []
+    assert [each.key for each in found.failures("failed")] == failed
+    assert [each.key for each in found.changed] == ["total.params"] * (before is not None)
 
 
-class TestMoved:
-    def test_modules_and_operators_add_up_to_their_stage(self, report):
-        found = judged(report_of(moe_intermediate_size=897), report)
-        assert {each.name for each in found.moves("stage")} == {"prefill", "decode"}
-        for stage in found.moves("stage"):
-            for level, amounts in (("module", ("flops", "bytes")), ("operator", ("flops",))):
-                parts = [each for each in found.moves(level) if each.stage == stage.name]
-                for name in amounts:
-                    below = sum(getattr(each, name).difference for each in parts)
-                    assert below == getattr(stage, name).difference
+def test_limits_that_are_kept_are_counted(report):
+    params, exceeded = limited("total.params", "min = 1"), limited("total.flops", "max = 1")
+    many = "stages.*.by_module.*.flops"
+    every, same = len(ReportKeys(report).figures(many)), compared(report, report).unchanged
+    for baseline, budgets, said in [
+        (None, [], "page: passed"),
+        (None, [params], "page: passed; 1 limit kept"),
+        (None, [params, exceeded], "page: FAILED; 1 limit kept"),
+        (None, [limited(many, f"max = {GREAT}")], f"page: passed; {every:,} limits kept"),
+        (report, [params],
+         f"page: passed; all {same:,} figures equal the baseline's, 1 limit kept"),
+    ]:  # fmt: skip
+        assert workload_summary(judged(report, baseline, *budgets)) == said
 
-    def test_one_unit_more_in_a_dense_layer_by_hand(self, report):
-        found = compared(report, report_of(intermediate_size=6849))
-        # Layer 0 alone is dense: three linear layers of 1280 x 1 more, two FLOPs each and token.
-        [decode] = [each for each in found.moved
-                    if (each.level, each.stage, each.name)
-                    == ("module", "decode", "model.layers.0.mlp.down_proj")]  # fmt: skip
-        assert (decode.flops.difference, decode.modules) == (2 * 1280, 1)
-        batch = report.total.batch  # in which there are four such steps
-        assert decode.share == 4 * max(
-            decode.flops.difference / batch.flops, decode.bytes.difference / batch.bytes_moved
-        )
-        assert [(each.key, each.before, each.after) for each in found.inputs] == [
-            ("intermediate_size", "6848", "6849"),
-            ("language_config.intermediate_size", "6848", "6849"),
-        ]
 
-    @sampled(
-        ("values", "module"),
-        [
-            ({"num_experts_per_tok": 8}, "mlp"),
-            ({"num_experts_per_tok": 7}, "mlp"),
-            ({"moe_intermediate_size": 897}, "mlp."),
-            ({"n_shared_experts": 3}, "mlp.shared_experts"),
-            ({"vocab_size": 129281}, "lm_head"),
-        ],
-        every(3),
+def test_every_count_is_watched(report):
+    expected = {"workload.visual_tokens", "workload.seq_len", "total.params",
+                "memory.kv_cache_bytes", "memory.peak_activation_bytes",
+                "memory.weights_bytes"}  # fmt: skip
+    expected |= {
+        f"{place}.{name}"
+        for name in ("flops", "matrix_flops", "vector_flops", "bytes_read", "bytes_written")
+        for place in ("total", "total.decode_step", "total.batch",
+                      *(f"stages.{stage}" for stage in report.stages))
+    }  # fmt: skip
+    counted = counted_figures(report)
+    assert {key: counted[key] for key in expected} == {
+        key: value for each in expected for key, value in ReportKeys(report).figures(each).items()
+    }
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", list(ARCHITECTURES))
+def test_the_same_again_is_no_difference(name):
+    first, again = report_of(name), report_of(name)
+    numbers = sum(is_number(value) for _, _, value in leaves(first))
+    assert compared(first, again) == ReportChanges(unchanged=numbers)
+    assert judged(again, first).outcome == "passed"
+
+
+def test_another_architecture_differs_by_whole_stages(report):
+    budget, gone = limited("stages.*.params", "max = 1e18"), "stages.clip.flops"
+    found = judged(report_of("deepseek-ocr-2"), report, budget)
+    assert found.outcome == "failed"
+    assert {each.name for each in found.moves("stage")} >= {"clip", "sam"}
+    assert (gone, None) in {(each.key, each.after) for each in found.changed}
+    failed = {each.key for each in found.failures("failed")}
+    assert failed & {gone, "stages.clip.params"} == {gone}  # the other has a budget
+
+
+def test_a_relative_limit_without_its_baseline_is_not_kept_secret(report):
+    workload = workload_of(limited("total.flops", "max_increase = '2 %'"))
+    found = judge(workload, Counted(report, None, is_compared=True))
+    assert found.outcome == "warned"
+    assert "there is no baseline" not in found.verdicts[0].message
+
+
+def test_modules_and_operators_add_up_to_their_stage(report):
+    found = judged(report_of(moe_intermediate_size=897), report)
+    assert {each.name for each in found.moves("stage")} == {"prefill", "decode"}
+    for stage in found.moves("stage"):
+        for level, amounts in (("module", ("flops", "bytes")), ("operator", ("flops",))):
+            parts = [each for each in found.moves(level) if each.stage == stage.name]
+            for name in amounts:
+                below = sum(getattr(each, name).difference for each in parts)
+                assert below == getattr(stage, name).difference
+
+
+def test_one_unit_more_in_a_dense_layer_by_hand(report):
+    found = compared(report, report_of(intermediate_size=6849))
+    # Layer 0 alone is dense: three linear layers of 1280 x 1 more, two FLOPs each and token.
+    [decode] = [each for each in found.moved
+                if (each.level, each.stage, each.name)
+                == ("module", "decode", "model.layers.0.mlp.down_proj")]  # fmt: skip
+    assert (decode.flops.difference, decode.modules) == (2 * 1280, 1)
+    batch = report.total.batch  # in which there are four such steps
+    assert decode.share == 4 * max(
+        decode.flops.difference / batch.flops, decode.bytes.difference / batch.bytes_moved
     )
-    @sampled("name", ["deepseek-ocr", "deepseek-ocr-2", "unlimited-ocr"], first(1))
-    def test_a_seeded_mistake_heads_the_difference(self, name, values, module):
-        found = judged(report_of(name, **values), report_of(name))
-        readable, [(key, value)] = (
-            ReadableCheck(whole_check("b.toml", None, [found])),
-            values.items(),
-        )
-        for width in (80, 100, 132):
-            lines = [each.text for each in readable.lines(width)]
-            head = next(each for each in lines if each.startswith("  "))
-            assert re.fullmatch(f"  changed: .*{key}: .* -> {value}", head)
-            assert any(f"moved most, module: {found.moves('module')[0].name}" in each
-                       for each in lines[:9])  # fmt: skip
-            assert max(map(len, lines)) <= width
-            assert [each.rstrip() for each in lines] == lines
-            assert "(1 modules)" not in " ".join(lines)
-        assert module in found.moves("module")[0].name
-        assert found.moves("operator")[0].name == "linear"
-        shares = [each.share for each in found.moves("module")]
-        assert shares == sorted(shares, reverse=True)
+    assert [(each.key, each.before, each.after) for each in found.inputs] == [
+        ("intermediate_size", "6848", "6849"),
+        ("language_config.intermediate_size", "6848", "6849"),
+    ]
+
+
+@sampled(
+    ("values", "module"),
+    [
+        ({"num_experts_per_tok": 8}, "mlp"),
+        ({"num_experts_per_tok": 7}, "mlp"),
+        ({"moe_intermediate_size": 897}, "mlp."),
+        ({"n_shared_experts": 3}, "mlp.shared_experts"),
+        ({"vocab_size": 129281}, "lm_head"),
+    ],
+    every(3),
+)
+@sampled("name", ["deepseek-ocr", "deepseek-ocr-2", "unlimited-ocr"], first(1))
+def test_a_seeded_mistake_heads_the_difference(name, values, module):
+    found = judged(report_of(name, **values), report_of(name))
+    readable, [(key, value)] = (
+        ReadableCheck(whole_check("b.toml", None, [found])),
+        values.items(),
+    )
+    for width in (80, 100, 132):
+        lines = [each.text for each in readable.lines(width)]
+        head = next(each for each in lines if each.startswith("  "))
+        assert re.fullmatch(f"  changed: .*{key}: .* -> {value}", head)
+        assert any(f"moved most, module: {found.moves('module')[0].name}" in each
+                   for each in lines[:9])  # fmt: skip
+        assert max(map(len, lines)) <= width
+        assert [each.rstrip() for each in lines] == lines
+        assert "(1 modules)" not in " ".join(lines)
+    assert module in found.moves("module")[0].name
+    assert found.moves("operator")[0].name == "linear"
+    shares = [each.share for each in found.moves("module")]
+    assert shares == sorted(shares, reverse=True)
 
 
 class TestUpdating:
@@ -489,96 +493,99 @@ def is_noticed(full, path, value):
     return change.before != change.after and is_doubted == (key not in OF_HOW_IT_WAS_COUNTED)
 
 
-class TestEveryLeaf:
-    """A saved report is altered in one place after another, and each time it is noticed."""
+# A saved report is altered in one place after another, and each time it is noticed.
 
-    def test_the_report_of_these_tests_states_everything_that_a_report_may(self, full):
-        kinds = {kind.partition(".")[0] for _, kind, _ in leaves(full)}
-        assert set(schema_of(Report, "")["$defs"]) - kinds == {"Report"} - kinds
 
-    @sampled("leaf", ["of every kind", "at all"], first(1))
-    def test_everything_is_compared(self, full, leaf):
-        kinds = {path if leaf == "at all" else (kind, type(value)): (path, value)
-                 for path, kind, value in leaves(full) if path != ("schema_version",)}  # fmt: skip
-        assert len(kinds) > (1_000 if leaf == "at all" else 100)
-        unnoticed = [path for path, value in kinds.values() if not is_noticed(full, path, value)]
-        assert unnoticed == []
+def test_the_report_of_these_tests_states_everything_that_a_report_may(full):
+    kinds = {kind.partition(".")[0] for _, kind, _ in leaves(full)}
+    assert set(schema_of(Report, "")["$defs"]) - kinds == {"Report"} - kinds
 
-    def test_a_new_key_is_compared_without_being_listed_anywhere(self, report):
-        class Wider(type(report.workload), frozen=True, kw_only=True):
-            dots_per_inch: int
-            colour: str
 
-        def with_dots(dots, colour):
-            fields = msgspec.structs.asdict(report.workload)
-            wider = Wider(**fields, dots_per_inch=dots, colour=colour)
-            return altered(report, ("workload",), wider)
+@sampled("leaf", ["of every kind", "at all"], first(1))
+def test_everything_is_compared(full, leaf):
+    kinds = {path if leaf == "at all" else (kind, type(value)): (path, value)
+             for path, kind, value in leaves(full) if path != ("schema_version",)}  # fmt: skip
+    assert len(kinds) > (1_000 if leaf == "at all" else 100)
+    unnoticed = [path for path, value in kinds.values() if not is_noticed(full, path, value)]
+    assert unnoticed == []
 
-        found = judged(with_dots(300, "grey"), with_dots(200, "grey"))
-        assert [each.key for each in found.failures("failed")] == ["workload.dots_per_inch"]
-        found = judged(with_dots(300, "grey"), with_dots(300, "red"))
-        [change] = found.inputs
-        assert (change.key, change.before, change.after) == ("colour", "red", "grey")
-        assert found.outcome == "warned"
 
-    def test_what_follows_from_a_changed_figure_needs_no_budget(self, report):
-        after = report_of(num_experts_per_tok=7)
-        found = judged(after, report)
-        assert found.following > 500
-        both = {path for path, _, value in leaves(after) if is_number(value)}
-        numbers = sum(path in both for path, _, _ in leaves(report))
-        assert found.unchanged + found.following + len(found.changed) == numbers
-        assert {each.key for each in found.changed} <= set(counted_figures(report))
+def test_a_new_key_is_compared_without_being_listed_anywhere(report):
+    class Wider(type(report.workload), frozen=True, kw_only=True):
+        dots_per_inch: int
+        colour: str
 
-    def test_a_stage_does_not_explain_another(self, full):
-        path = ("stages", "sam", "by_module", "model.sam_model.net_3", "own", "flops")
-        before = altered(altered(full, path, 1), ("stages", "clip", "flops"), 1)
-        found = judged(full, altered(before, ("metadata", "dtype"), "float16"))
-        assert [each.key for each in found.failures("failed")] == [
-            "stages.sam.by_module.model.sam_model.net_3.own.flops",
-            "stages.clip.flops",
-        ]
-        assert [each.key for each in found.inputs] == ["dtype"]  # which follows from no figure
+    def with_dots(dots, colour):
+        fields = msgspec.structs.asdict(report.workload)
+        wider = Wider(**fields, dots_per_inch=dots, colour=colour)
+        return altered(report, ("workload",), wider)
 
-    def test_entries_of_lists_are_compared_with_their_like(self, full):
-        other = msgspec.structs.replace(full.time[0], gpu="a100-80gb-sxm", page_seconds=1.0)
-        after = msgspec.structs.replace(full, time=(other, *full.time))
-        found = judged(after, full)
-        [change] = found.inputs
-        assert (change.key, change.before, found.failures("failed")) == ("time", None, ())
-        assert "gpu=a100-80gb-sxm" in change.after
-        [verdict] = judged(after, altered(full, ("time", 0, "page_seconds"), 99.0)).failures(
-            "failed"
-        )
-        assert verdict.key == "time[gpu=h100-sxm, runtime=serving].page_seconds"
-        assert ReportKeys(full).figures(verdict.key) == {verdict.key: verdict.value}
-        mine = ReportKeys(altered(full, ("time", 0, "gpu"), "My_GPU"))
-        assert [*mine.figures("time[gpu=My_GPU].page_seconds").values()] == [verdict.value]
+    found = judged(with_dots(300, "grey"), with_dots(200, "grey"))
+    assert [each.key for each in found.failures("failed")] == ["workload.dots_per_inch"]
+    found = judged(with_dots(300, "grey"), with_dots(300, "red"))
+    [change] = found.inputs
+    assert (change.key, change.before, change.after) == ("colour", "red", "grey")
+    assert found.outcome == "warned"
 
-    @pytest.mark.parametrize(
-        ("path", "before", "keys"),
-        [
-            (("stages", "sam", "operator_bytes"), None, ["stages.sam.operator_bytes"]),
-            (("memory", "inputs_bytes"), None, ["memory.inputs_bytes"]),
-            (("workload", "text_tokens"), None, ["text_tokens"]),
-            (("time",), (), ["time"]),
-        ],
-    )
-    def test_what_an_early_report_does_not_state_is_listed_and_no_difference(
-        self, full, path, before, keys
-    ):
-        found = judged(full, altered(full, path, before))
-        assert found.failures("failed") == ()
-        assert [(each.key, each.before) for each in found.inputs] == [(key, None) for key in keys]
-        assert found.warnings != full.warnings
 
-    def test_an_entry_that_only_the_baseline_holds_twice_is_no_figure_of_it(self, report):
-        views = report.workload.views
-        label = f"workload.views[count={views[0].count}].resolution"
-        before = altered(report, ("workload", "views"), (views[0], *views))
-        found = judged(report, before, limited(label, "max_increase = 0"))
-        [verdict] = found.failures("failed")
-        assert verdict.message.endswith("the baseline has no such figure")
+def test_what_follows_from_a_changed_figure_needs_no_budget(report):
+    after = report_of(num_experts_per_tok=7)
+    found = judged(after, report)
+    assert found.following > 500
+    both = {path for path, _, value in leaves(after) if is_number(value)}
+    numbers = sum(path in both for path, _, _ in leaves(report))
+    assert found.unchanged + found.following + len(found.changed) == numbers
+    assert {each.key for each in found.changed} <= set(counted_figures(report))
+
+
+def test_a_stage_does_not_explain_another(full):
+    path = ("stages", "sam", "by_module", "model.sam_model.net_3", "own", "flops")
+    before = altered(altered(full, path, 1), ("stages", "clip", "flops"), 1)
+    found = judged(full, altered(before, ("metadata", "dtype"), "float16"))
+    assert [each.key for each in found.failures("failed")] == [
+        "stages.sam.by_module.model.sam_model.net_3.own.flops",
+        "stages.clip.flops",
+    ]
+    assert [each.key for each in found.inputs] == ["dtype"]  # which follows from no figure
+
+
+def test_entries_of_lists_are_compared_with_their_like(full):
+    other = msgspec.structs.replace(full.time[0], gpu="a100-80gb-sxm", page_seconds=1.0)
+    after = msgspec.structs.replace(full, time=(other, *full.time))
+    found = judged(after, full)
+    [change] = found.inputs
+    assert (change.key, change.before, found.failures("failed")) == ("time", None, ())
+    assert "gpu=a100-80gb-sxm" in change.after
+    [verdict] = judged(after, altered(full, ("time", 0, "page_seconds"), 99.0)).failures("failed")
+    assert verdict.key == "time[gpu=h100-sxm, runtime=serving].page_seconds"
+    assert ReportKeys(full).figures(verdict.key) == {verdict.key: verdict.value}
+    mine = ReportKeys(altered(full, ("time", 0, "gpu"), "My_GPU"))
+    assert [*mine.figures("time[gpu=My_GPU].page_seconds").values()] == [verdict.value]
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "keys"),
+    [
+        (("stages", "sam", "operator_bytes"), None, ["stages.sam.operator_bytes"]),
+        (("memory", "inputs_bytes"), None, ["memory.inputs_bytes"]),
+        (("workload", "text_tokens"), None, ["text_tokens"]),
+        (("time",), (), ["time"]),
+    ],
+)
+def test_what_an_early_report_does_not_state_is_listed_and_no_difference(full, path, before, keys):
+    found = judged(full, altered(full, path, before))
+    assert found.failures("failed") == ()
+    assert [(each.key, each.before) for each in found.inputs] == [(key, None) for key in keys]
+    assert found.warnings != full.warnings
+
+
+def test_an_entry_that_only_the_baseline_holds_twice_is_no_figure_of_it(report):
+    views = report.workload.views
+    label = f"workload.views[count={views[0].count}].resolution"
+    before = altered(report, ("workload", "views"), (views[0], *views))
+    found = judged(report, before, limited(label, "max_increase = 0"))
+    [verdict] = found.failures("failed")
+    assert verdict.message.endswith("the baseline has no such figure")
 
 
 def is_number(value):
