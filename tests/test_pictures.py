@@ -23,10 +23,9 @@ from sampling import every, first, sampled
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
 from dsocr_analyze.model.directory import read_config
-from dsocr_analyze.pictures.picture import HATCHES, MARKERS, Picture, drawing
+from dsocr_analyze.pictures.picture import HATCHES, MARKERS, Picture, Scale, drawing, scale_of
 from dsocr_analyze.pictures.settings import fixed_line, varying
 from dsocr_analyze.pictures.stage_chart import MOST_BARS, ChartedReport, stage_picture
-from dsocr_analyze.pictures.values import Scale, scale_of
 from dsocr_analyze.report.document import build_report
 from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.report.reading import load_report

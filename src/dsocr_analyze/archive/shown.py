@@ -17,8 +17,19 @@ from dsocr_analyze.archive.setting import FilesDocument, PagesOfGrid
 from dsocr_analyze.archive.totals import Archive, bars_of_each
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures import settings
-from dsocr_analyze.pictures.picture import DASHES, HATCHES, MARKERS, Picture, drawing, paler
-from dsocr_analyze.pictures.values import Scale, Top, label_bars, scale_axis, scale_of
+from dsocr_analyze.pictures.picture import (
+    DASHES,
+    HATCHES,
+    MARKERS,
+    Picture,
+    Scale,
+    Top,
+    drawing,
+    label_bars,
+    paler,
+    scale_axis,
+    scale_of,
+)
 from dsocr_analyze.report.table import (
     Table,
     bytes_text,

@@ -13,8 +13,14 @@ from dsocr_analyze.pictures.picture import (
     HATCHES,
     MARKERS,
     Picture,
+    Scale,
+    Top,
     drawing,
+    label_bars,
+    label_segments,
     paler,
+    scale_axis,
+    scale_of,
 )
 from dsocr_analyze.pictures.settings import (
     Setting,
@@ -26,14 +32,6 @@ from dsocr_analyze.pictures.settings import (
     settings_of_time,
     settings_of_workload,
     varying,
-)
-from dsocr_analyze.pictures.values import (
-    Scale,
-    Top,
-    label_bars,
-    label_segments,
-    scale_axis,
-    scale_of,
 )
 from dsocr_analyze.report.comparison import merged
 from dsocr_analyze.report.table import counted
