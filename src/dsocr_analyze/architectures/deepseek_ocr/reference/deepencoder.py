@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 import torch.nn.functional as F
@@ -188,8 +188,7 @@ class MlpProjector(nn.Module):
         if self.projector_type == "low_high_split_mlp_gelu":
             both: Tensor = x
             return both
-        projected: Tensor = self.layers(x)
-        return projected
+        return cast("Tensor", self.layers(x))
 
     def _cells(self, x: Tensor) -> Tensor:
         """Concatenates 2 x 2 neighbours, `[N, g g, C]` -> `[N, (g / 2)^2, 4 C]`."""
@@ -309,8 +308,7 @@ class NoTPFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, T, dim]` -> `[N, T, dim]`."""
-        out: Tensor = self.fc2(quick_gelu(self.fc1(x)))
-        return out
+        return cast("Tensor", self.fc2(quick_gelu(self.fc1(x))))
 
 
 class NoTPAttention(nn.Module):
@@ -331,8 +329,7 @@ class NoTPAttention(nn.Module):
         q, k, v = (part.squeeze(2).permute(0, 2, 1, 3) for part in fused.split(1, dim=2))
         out = F.scaled_dot_product_attention(q, k, v)  # [N, H, T, D]
         out = out.permute(0, 2, 1, 3).reshape(count, tokens, -1)
-        projected: Tensor = self.out_proj(out)
-        return projected
+        return cast("Tensor", self.out_proj(out))
 
 
 class NoTPTransformerBlock(nn.Module):
@@ -405,8 +402,7 @@ class VitModel(nn.Module):
         """Image `[N, 3, R, R]` and SAM's features `[N, C, g, g]` -> `[N, 1 + g g, C]`."""
         embedded = self.embeddings(x, patch_embeds)
         normed = self.pre_layrnorm(embedded)
-        encoded: Tensor = self.transformer(normed)
-        return encoded
+        return cast("Tensor", self.transformer(normed))
 
 
 # ------------------------------------------------------------------------------------------ SAM
@@ -436,8 +432,7 @@ class MLPBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., C]` -> `[..., C]`."""
-        out: Tensor = self.lin2(self.act(self.lin1(x)))
-        return out
+        return cast("Tensor", self.lin2(self.act(self.lin1(x))))
 
 
 class LayerNorm2d(nn.Module):
@@ -586,8 +581,7 @@ class Block(nn.Module):
         else:
             y = self.attn(y)
         y = x + y
-        out: Tensor = y + self.mlp(self.norm2(y))
-        return out
+        return cast("Tensor", y + self.mlp(self.norm2(y)))
 
 
 class Attention(nn.Module):
@@ -631,8 +625,7 @@ class Attention(nn.Module):
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         out = out.view(count, heads, rows, columns, -1).permute(0, 2, 3, 1, 4)
         out = out.reshape(count, rows, columns, -1)
-        projected: Tensor = self.proj(out)
-        return projected
+        return cast("Tensor", self.proj(out))
 
     def _terms(self, q: Tensor, count: int, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """The decomposed terms, `[N, H, h w, h, 1]` and `[N, H, h w, 1, w]`."""
@@ -729,8 +722,7 @@ class PatchEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, 3, R, R]` -> `[N, g, g, C]`."""
-        out: Tensor = self.proj(x).permute(0, 2, 3, 1)
-        return out
+        return cast("Tensor", self.proj(x).permute(0, 2, 3, 1))
 
 
 # ------------------------------------------------------------------------- built from the config

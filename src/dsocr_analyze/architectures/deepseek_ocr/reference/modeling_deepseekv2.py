@@ -12,8 +12,8 @@ experts per token, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -81,43 +81,27 @@ class Cache(Protocol):
         """Positions held."""
 
 
-class KeyValueCache:
+class KeyValueCache(list[tuple[Tensor, Tensor]]):
     """Keys and values (with MLA, rotary keys and latents) of every layer, `[B, heads, K, size]`."""
-
-    def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
-        self._pairs = [(key, value) for key, value in pairs]
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def __getitem__(self, layer_idx: int) -> tuple[Tensor, Tensor]:
-        return self._pairs[layer_idx]
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return iter(self._pairs)
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Appends `[B, heads, T, size]` to a layer, the first uncopied, and returns all of it.
 
         Raises IndexError if the layer below is empty.
         """
-        if layer_idx < len(self._pairs):
-            old_key, old_value = self._pairs[layer_idx]
+        if layer_idx < len(self):
+            old_key, old_value = self[layer_idx]
             key, value = torch.cat([old_key, key], dim=-2), torch.cat([old_value, value], dim=-2)
-            self._pairs[layer_idx] = (key, value)
-        elif layer_idx == len(self._pairs):
-            self._pairs.append((key, value))
+            self[layer_idx] = (key, value)
+        elif layer_idx == len(self):
+            self.append((key, value))
         else:
-            raise IndexError(f"layer {layer_idx} came before layer {len(self._pairs)}")
+            raise IndexError(f"layer {layer_idx} came before layer {len(self)}")
         return key, value
 
     def get_seq_length(self) -> int:
         """Positions in the first layer."""
-        return self._pairs[0][0].shape[-2] if self._pairs else 0
-
-    def to_legacy_cache(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        """One (key, value) pair per layer."""
-        return tuple(self._pairs)
+        return self[0][0].shape[-2] if self else 0
 
 
 # --------------------------------------------------------------------------------- normalisation
@@ -144,12 +128,8 @@ class DeepseekV2RMSNorm(nn.Module):
 
 def _inverse_frequencies(dim: int, base: float, device: torch.device | None = None) -> Tensor:
     """`base^(-2 i / dim)` for i = 0 .. dim / 2 - 1 (RoFormer, Su et al. 2021, eq. 15)."""
-    return 1.0 / (base ** (_even_steps(dim).to(device) / dim))
-
-
-def _even_steps(dim: int) -> Tensor:
-    """0, 2, ... below `dim` in fp32, on torch's default device."""
-    return torch.arange(0, dim, 2, dtype=torch.int64).float()
+    # As published: created on torch's default device, then moved.
+    return 1.0 / (base ** (torch.arange(0, dim, 2, dtype=torch.int64).float().to(device) / dim))
 
 
 def _buffer(compute: Callable[[], Tensor], dim: int, device: torch.device | None = None) -> Tensor:
@@ -371,8 +351,7 @@ def _activation(name: str) -> nn.Module:
     """transformers' activation, or a ValueError; silu is torch's."""
     if name in ("silu", "swish"):
         return nn.SiLU()
-    activation: nn.Module = ACT2FN[_one_of(name, list(ACT2FN), "hidden_act")]
-    return activation
+    return cast("nn.Module", ACT2FN[_one_of(name, list(ACT2FN), "hidden_act")])
 
 
 class DeepseekV2MLP(nn.Module):
@@ -394,8 +373,7 @@ class DeepseekV2MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., d]` -> `[..., d]`."""
-        out: Tensor = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
-        return out
+        return cast("Tensor", self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x)))
 
 
 class Routing(NamedTuple):
@@ -692,8 +670,7 @@ def _flash(
         and not (torch.diff(position_ids, dim=-1) >= 0).all()
     ):
         return _flash_packed(query, key, value, position_ids, dropout, options)
-    out: Tensor = flash_attn_func(query, key, value, dropout, **options)
-    return out
+    return cast("Tensor", flash_attn_func(query, key, value, dropout, **options))
 
 
 def _flash_padded(
@@ -1226,10 +1203,6 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
         """The token embedding."""
         return self.embed_tokens
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replaces the token embedding."""
-        self.embed_tokens = value
-
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -1283,7 +1256,7 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
 
         present: Any = cache if caching else None
         if isinstance(present, KeyValueCache) and as_pairs:
-            present = present.to_legacy_cache()
+            present = tuple(present)
         output = BaseModelOutputWithPast(
             last_hidden_state=hidden,
             past_key_values=present,
@@ -1327,10 +1300,6 @@ class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
     def get_output_embeddings(self) -> nn.Module:
         """The head."""
         return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        """Replaces the head."""
-        self.lm_head = new_embeddings
 
     def forward(
         self,

@@ -13,7 +13,7 @@ d width, R resolution, g grid side.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 import torch.nn.functional as F
@@ -247,7 +247,7 @@ class CustomQwen2ModelInner(nn.Module):
         hidden = self.norm(hidden)
         return BaseModelOutputWithPast(
             last_hidden_state=hidden,
-            past_key_values=None if cache is None else cache.to_legacy_cache(),
+            past_key_values=None if cache is None else tuple(cache),
         )
 
 
@@ -404,8 +404,7 @@ class Qwen2Decoder2Encoder(nn.Module):
             dim=1,
         )
         outputs = self.model(combined, kinds)
-        encoded: Tensor = outputs.last_hidden_state[:, tokens:, :]
-        return encoded
+        return cast("Tensor", outputs.last_hidden_state[:, tokens:, :])
 
     def _queries(self, tokens: int) -> Tensor:
         """The table for `tokens` image tokens, `[n, d]`; its module is never called."""
@@ -416,8 +415,7 @@ class Qwen2Decoder2Encoder(nn.Module):
                 f"the encoder has no queries for the {tokens} image tokens that SAM makes of each"
                 f" view; it has {known or 'none at all'}"
             )
-        table: Tensor = getattr(self, name).weight
-        return table
+        return cast("Tensor", getattr(self, name).weight)
 
 
 # ------------------------------------------------------------------------- built from the config

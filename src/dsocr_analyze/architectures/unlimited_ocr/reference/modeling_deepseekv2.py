@@ -8,7 +8,7 @@ Letters in shapes: B batch, T new tokens, K keys, H heads, D head size, d width.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from torch import Tensor
 
@@ -65,8 +65,7 @@ def _kept_on(cache: Any, name: str) -> dict[int, int]:
     """Numbers by layer, in an attribute of the cache."""
     if not hasattr(cache, name):
         setattr(cache, name, {})
-    numbers: dict[int, int] = getattr(cache, name)
-    return numbers
+    return cast("dict[int, int]", getattr(cache, name))
 
 
 def _tensors_of(cache: Any, layer_idx: int) -> tuple[Tensor, Tensor]:
