@@ -10,16 +10,19 @@ import ast
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
-__all__ = ["ROOMS", "drawn", "nodes_in", "parsed", "room_imports"]
+__all__ = ["ROOMS", "drawn", "nodes_by_kind", "nodes_in", "parsed", "room_imports"]
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = ROOT / "src" / "dsocr_analyze"
 DOCUMENT: Final = ROOT / "CONTRIBUTING.md"
 BLOCK: Final = re.compile(r"(<!-- rooms -->\n).*?(<!-- end of rooms -->)", re.DOTALL)
+
+Node = TypeVar("Node", bound=ast.AST)
 
 FOUNDATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ("interruption", "forking"),
@@ -63,10 +66,18 @@ def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
+def nodes_in(code: ast.Module, kind: type[Node]) -> list[Node]:
+    """Every node of a kind in a file's code."""
+    return [node for node in nodes_by_kind(code)[kind] if isinstance(node, kind)]
+
+
 @functools.cache
-def nodes_in(code: ast.Module) -> list[ast.AST]:
-    """Every node of a file's code."""
-    return list(ast.walk(code))
+def nodes_by_kind(code: ast.Module) -> Mapping[type[ast.AST], Sequence[ast.AST]]:
+    """Every node of a file's code, by its type."""
+    found: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
+    for node in ast.walk(code):
+        found[type(node)].append(node)
+    return found
 
 
 def files_of(room: str) -> list[Path]:
@@ -96,20 +107,21 @@ def room_imports() -> dict[str, set[str]]:
 
 def _imports_of(room: str) -> Iterator[str]:
     for file in files_of(room):
-        for node in nodes_in(parsed(file)):
-            if isinstance(node, ast.ImportFrom) and node.module == PACKAGE.name:
+        for node in nodes_in(parsed(file), ast.ImportFrom):
+            if node.module == PACKAGE.name:
                 yield from (alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module:
+            elif node.module:
                 yield node.module.removeprefix(f"{PACKAGE.name}.").split(".")[0]
 
 
 def shortest(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
     """The same imports, less those that also lead by way of another room."""
 
-    def reached(rooms: Iterable[str]) -> set[str]:
-        return {each for room in rooms for each in {*imports[room], *reached(imports[room])}}
+    @functools.cache
+    def reached(room: str) -> set[str]:
+        return imports[room].union(*map(reached, imports[room]))
 
-    return {room: found - reached(found) for room, found in imports.items()}
+    return {room: found.difference(*map(reached, found)) for room, found in imports.items()}
 
 
 def drawn() -> str:
