@@ -279,9 +279,7 @@ class DeepseekOCRForCausalLM(DeepseekV2ForCausalLM):
     """The whole model: `forward` takes images in addition to the decoder's arguments."""
 
     config_class = DeepseekOCRConfig
-
-    def _build_decoder(self, config: DeepseekV2Config) -> DeepseekV2Model:
-        return DeepseekOCRModel(config)
+    decoder_class = DeepseekOCRModel
 
     def forward(  # type: ignore[override]  # the published order: images before return_dict
         self,

@@ -1287,15 +1287,13 @@ class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
     """The decoder and a head over all positions, with fp32 logits."""
 
     _tied_weights_keys: ClassVar = {"lm_head.weight": "model.embed_tokens.weight"}
+    decoder_class: ClassVar[type[DeepseekV2Model]] = DeepseekV2Model
 
     def __init__(self, config: DeepseekV2Config) -> None:
         super().__init__(config)
-        self.model = self._build_decoder(config)
+        self.model = self.decoder_class(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
-
-    def _build_decoder(self, config: DeepseekV2Config) -> DeepseekV2Model:
-        return DeepseekV2Model(config)
 
     def get_output_embeddings(self) -> nn.Module:
         """The head."""

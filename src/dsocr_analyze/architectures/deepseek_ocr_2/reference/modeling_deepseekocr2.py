@@ -21,7 +21,6 @@ from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekocr imp
     Views,
     normalize_transform,
 )
-from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import DeepseekV2Model
 
 from .deepencoderv2 import build_projector, build_qwen2_decoder_as_encoder, build_sam_vit_b
 
@@ -40,8 +39,6 @@ class DeepseekOCR2Config(DeepseekV2Config):
     """The decoder's dimensions plus `vision_config` and `projector_config`."""
 
     model_type = "DeepseekOCR2"
-    # Repeated, since transformers 5 replaces the constructor of a config class without its own.
-    __init__ = DeepseekV2Config.__init__
 
 
 class DeepseekOCR2Model(DeepseekOCRModel):
@@ -79,6 +76,4 @@ class DeepseekOCR2ForCausalLM(DeepseekOCRForCausalLM):
     """The whole model: `forward` takes images in addition to the decoder's arguments."""
 
     config_class = DeepseekOCR2Config
-
-    def _build_decoder(self, config: DeepseekV2Config) -> DeepseekV2Model:
-        return DeepseekOCR2Model(config)
+    decoder_class = DeepseekOCR2Model

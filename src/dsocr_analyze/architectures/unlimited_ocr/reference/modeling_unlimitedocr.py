@@ -20,7 +20,6 @@ from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekocr imp
 )
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import (
     Cache,
-    DeepseekV2Model,
 )
 
 from .modeling_deepseekv2 import DeepseekV2DecoderLayer
@@ -75,6 +74,4 @@ class UnlimitedOCRForCausalLM(DeepseekOCRForCausalLM):
     """The whole model: `forward` takes images in addition to the decoder's arguments."""
 
     config_class = UnlimitedOCRConfig
-
-    def _build_decoder(self, config: DeepseekV2Config) -> DeepseekV2Model:
-        return UnlimitedOCRModel(config)
+    decoder_class = UnlimitedOCRModel
