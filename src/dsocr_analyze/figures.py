@@ -1,7 +1,4 @@
-"""What a page costs: `PageFigures`, which both engines return and everything else takes.
-
-`Counts`, `Model`, `Provenance` and `OperatorLedger` are as reports write them.
-"""
+"""What a page costs: `PageFigures`, which both engines return and everything else takes."""
 
 from __future__ import annotations
 
@@ -143,12 +140,11 @@ class RoutedExperts:
     """Routed experts that the tokens of one pass touch; for many passes, arrays.
 
     Attributes:
-        layers: Layers with routed experts.
+        layers: With routed experts.
         weights_bytes: Of one expert.
         even: Per layer, if choices spread evenly: the maximum.
-        expected: Per layer, if each token chooses uniformly and independently.
-        counted: Of all layers, whose weights are in the figures: those of an even split, or those
-            that a checkpoint's routing chose.
+        expected: Per layer, if tokens choose uniformly and independently.
+        counted: Of all layers, in the figures: even, or as a checkpoint's routing chose.
     """
 
     layers: int
@@ -164,10 +160,7 @@ class RoutedExperts:
 
 
 def expected_experts(tokens: Any, experts: Any, per_token: Any) -> Any:
-    """Experts that get a token, of numbers or arrays: `E (1 - (1 - k/E)^n)`.
-
-    Each of n tokens misses an expert with probability 1 - k/E, with or without groups.
-    """
+    """Experts that get one of n tokens, of numbers or arrays: `E (1 - (1 - k/E)^n)`."""
     return experts * (1 - (1 - per_token / experts) ** tokens)
 
 
@@ -180,8 +173,8 @@ class StageFigures:
         calls: Of its outermost module.
         kernels: With equal records merged.
         module_calls: By path, in the order of first calls.
-        own_params: By path of the module that holds them; None if no model was built.
-        experts: That its tokens touch; None if it has none or nothing is known.
+        own_params: By path of the module that holds them; None without a built model.
+        experts: That its tokens touch; None if unknown or without any.
     """
 
     name: str
@@ -244,8 +237,8 @@ class MemoryFigures:
 
     Attributes:
         inputs_bytes: Pixels, token ids and masks of the prefill pass.
-        prefill_cache_bytes: KV cache of `seq_len` tokens.
-        kv_cache_bytes: KV cache of `seq_len + max_new_tokens - 1` tokens.
+        prefill_cache_bytes: Of `seq_len` tokens.
+        kv_cache_bytes: Of `seq_len + max_new_tokens - 1` tokens.
         peak: Of the prefill pass, including the KV cache.
     """
 
@@ -282,12 +275,11 @@ class PageFigures:
     """What a workload costs.
 
     Attributes:
-        stages: The prefill pass in the architecture's order; then, if the model decodes, a decode
-            step over a cache of `seq_len` tokens.
+        stages: The prefill pass in order; then, if the model decodes, a step over `seq_len` tokens.
         batch: The prefill pass and `max_new_tokens - 1` decode steps with a growing cache.
         causal_savable_flops: Matrix FLOPs of the prefill pass that a causal kernel may skip.
-        module_classes: By path; empty if no model was built.
-        flops_analytic: FLOPs by stage of the closed forms that a trace is compared with.
+        module_classes: By path; empty without a built model.
+        flops_analytic: By stage, of closed forms that a trace is compared with.
         warnings: Reasons to doubt a figure.
         notes: For a reader, warnings first.
     """

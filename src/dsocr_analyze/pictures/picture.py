@@ -75,11 +75,7 @@ HATCHES: Final = ("", "///", "---", "\\\\\\", "xx", "|||", "++", "//", "\\\\--",
 
 
 def picture_format(path: Path) -> str:
-    """A picture's format by its name; called before any work.
-
-    Raises:
-        FormatError: The extension is unknown, or matplotlib is missing.
-    """
+    """A picture's format by its name; FormatError for another one, or without matplotlib."""
     kind = _FORMATS.get(path.suffix.lower())
     if kind is None:
         raise FormatError(
@@ -125,8 +121,8 @@ def drawing() -> Iterator[None]:
 def _matplotlib() -> ModuleType:
     """matplotlib with none but its own settings, if this imports it.
 
-    It looks for `matplotlibrc` in the current folder, which may be anybody's, then where the
-    environment says and in the user's folders, each by `os.path.exists`.
+    It looks for `matplotlibrc` in the current folder, which may be anybody's, and in the user's,
+    each by `os.path.exists`.
     """
     if "matplotlib" in sys.modules:
         return sys.modules["matplotlib"]
@@ -148,14 +144,9 @@ def _matplotlib() -> ModuleType:
 
 
 class Picture:
-    """A figure with axes to draw into, within `drawing`.
+    """A figure `width` inches wide, within `drawing`; the subtitle says what is constant.
 
     Draw into `axes`, name them, add the legend and call `lay_out`; then label bars.
-
-    Args:
-        title: What it shows.
-        subtitle: What is constant.
-        width: Inches.
     """
 
     def __init__(self, title: str, subtitle: str, *, width: float = 8.0) -> None:
@@ -292,11 +283,7 @@ class Picture:
         return found
 
     def save(self, path: Path) -> None:
-        """Writes the picture; the same data give the same bytes.
-
-        Raises:
-            OutputError: The file cannot be written.
-        """
+        """Writes the picture, the same bytes for the same data; OutputError if it cannot."""
         kind = picture_format(path)
         metadata: dict[str, str | None] = {"Title": self.title}
         metadata |= {"Date": None} if kind == "svg" else {"Software": None}
@@ -345,8 +332,7 @@ class _TextMeasure:
     def wrapped(self, text: str, room: float, size: float) -> list[str]:
         """Lines no wider than `room` pixels, at `size` points.
 
-        They break after commas, within wider parts at spaces, within wider words after separators;
-        anything still wider is shortened.
+        They break after commas, wider parts at spaces, wider words after separators.
         """
         lines: list[str] = []
         line = ""
@@ -431,10 +417,7 @@ class Top(NamedTuple):
 
 
 def label_bars(picture: Picture, tops: Sequence[Top]) -> None:
-    """Writes values above bars, vertically if these are narrow, or none if too narrow.
-
-    The picture must be laid out, and is again.
-    """
+    """Writes values above bars of a laid out picture, vertically or not at all if narrow."""
     axes, measure = picture.axes, picture.measure
     first, last = axes.get_xlim()
     centres = sorted(top.x for top in tops)
@@ -469,7 +452,7 @@ def _end_axis(axes: Axes, tops: Sequence[Top], pixels: float) -> None:
 def label_segments(picture: Picture, segments: Sequence[tuple[Rectangle, str, float]]) -> None:
     """Writes value and share, or the share, into segments of the final layout that have room.
 
-    A segment is a rectangle, its value, and its share of the bar.
+    A segment is a rectangle, its value, and its share.
     """
     axes, measure, size = picture.axes, picture.measure, 8.0
     for patch, text, share in segments:

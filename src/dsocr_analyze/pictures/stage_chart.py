@@ -1,4 +1,4 @@
-"""Charts of reports: a page's cost in bars, stacked by stage; throughput over concurrency."""
+"""Charts of reports: a page's cost by stage; throughput over concurrency."""
 
 from __future__ import annotations
 
@@ -95,14 +95,9 @@ def refuse_many_bars(count: int) -> None:
 
 
 def stage_picture(compared: Sequence[ChartedReport], quantity: str) -> Picture:
-    """Bars of a page's cost: the stages of the prefill pass, all decode steps on top.
+    """Bars of a page's cost in "flops", "bytes" or "seconds": prefill stages, then decode steps.
 
-    Args:
-        compared: Reports; for seconds, with predictions.
-        quantity: "flops", "bytes" or "seconds".
-
-    Raises:
-        WorkloadError: There are too many bars.
+    WorkloadError for too many bars.
     """
     bars = [bar for each in compared for bar in _bars_of(each, quantity)]
     refuse_many_bars(len(bars))
@@ -227,7 +222,7 @@ def throughput_picture(
 ) -> Picture:
     """Pages per second with their band (filled markers); seconds per page (hollow, dotted).
 
-    Each GPU and runtime has a colour and marker; the right scale is for seconds.
+    Each GPU and runtime has a colour and marker.
     """
     about = {
         **settings_of_model(report.model, config),

@@ -190,10 +190,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         ]
 
     def as_csv(self, configs: Sequence[str] = ()) -> str:
-        """One line per quantity and report, then one per differing key and named config, as JSON.
-
-        What is missing is empty.
-        """
+        """One line per quantity and report, then one per differing key and named config."""
         text = io.StringIO()
         header = ("key", "quantity", "unit", "report", "value", "difference", "ratio")
         rows = (
@@ -259,8 +256,8 @@ def compare(
     """Compares reports with the first.
 
     Args:
-        reports: Each report with its name; repeated names get a number.
-        configs: Their models' parsed `config.json` files by name; None for a shared one.
+        reports: With their names; repeated ones get a number.
+        configs: Parsed `config.json` files by name; None for a shared one.
         options: The command line's.
     """
     found = [report for _, report in reports]
@@ -336,8 +333,8 @@ def _row(quantity: _Quantity, values: Sequence[Value]) -> ComparedQuantity:
 def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
     """Several architectures' stages, merged without changing the order within each.
 
-    Of stages that may come next, the one followed by most others goes first, since all passes end
-    alike, then the alphabetically first: the order of reports doesn't matter.
+    Of those that may come next, the one followed by most goes first, since all passes end alike,
+    then the alphabetically first: the order of reports doesn't matter.
     """
     found: list[_Sortable] = []
     while rest := [
@@ -428,7 +425,7 @@ def _union(columns: Sequence[Mapping[_Quantity, Value]]) -> list[_Quantity]:
 def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> Iterator[ComparedKey]:
     """The keys in which parsed `config.json` files differ, in file order.
 
-    Objects are compared key by key, lists as a whole; an absent key differs from a null one.
+    Objects are compared by key, lists as a whole; absent differs from null.
     """
     return _differences("", configs, len(configs))
 

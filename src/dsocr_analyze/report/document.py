@@ -1,7 +1,7 @@
-"""The report: the typed document that all outputs are made from, and how figures become one.
+"""The typed document that all outputs are made from, and how figures become one.
 
-These types and their docstrings make `schema.json`. Every key is present, null if unknown. Counts
-are exact integers; ratios and a page's share of its batch are floats.
+Types and docstrings make `schema.json`. Every key is present, null if unknown. Counts are exact
+integers; ratios and shares are floats.
 """
 
 from __future__ import annotations
@@ -374,8 +374,8 @@ def build_report(
     """The report of a page.
 
     Args:
-        figures: Its figures, from either engine.
-        agreement: How a trace compares with closed forms; None if only one of them ran.
+        figures: From either engine.
+        agreement: Of a trace with closed forms; None if only one of them ran.
         created: Time of writing, in UTC.
         times: Predicted seconds.
     """

@@ -1,4 +1,4 @@
-"""The report for readers, as Markdown and for a terminal: what a page costs comes first."""
+"""The report for readers, as Markdown and for a terminal."""
 
 from __future__ import annotations
 
@@ -59,12 +59,7 @@ Statements: TypeAlias = list[tuple[str, Wordings]]
 
 
 def answer_of(report: Report) -> tuple[Statements, list[Wordings], Statements]:
-    """What a page costs, what dominates, and how far the figures are checked.
-
-    Returns:
-        What was counted and its cost; seconds and money per GPU and runtime, most relevant first;
-        and what dominates, what bounds it, what was checked.
-    """
+    """What a page costs; seconds and money per GPU, most relevant first; what dominates."""
     one = "prompt" if report.workload.page is None else "page"
     return (
         [
@@ -86,10 +81,7 @@ def answer_of(report: Report) -> tuple[Statements, list[Wordings], Statements]:
 def answer_lines(report: Report, written: Iterable[Path] = (), *, rest: str = "") -> list[str]:
     """The answer in at most 12 lines of at most 80 columns, with GPUs worded alike.
 
-    Args:
-        report: The report.
-        written: Files that it is written to.
-        rest: Where to find GPUs that are left out.
+    `written` are its files; `rest` says where to find GPUs that are left out.
     """
     costs, times, doubts = answer_of(report)
     folders = groupby(written, attrgetter("parent"))
@@ -329,7 +321,6 @@ class ReadableReport(NamedTuple):
     """A report for readers, in every format.
 
     Attributes:
-        report: The report.
         written: The files with it.
         is_full: Whether a terminal shows tables and notes.
         rest: Where a terminal shows what is left out.

@@ -1,7 +1,4 @@
-"""Documents and tables of measurements beside their predictions.
-
-Of `measure`, a page; of `infer`, one call; of `time`, a server's benchmarks.
-"""
+"""Measurements beside their predictions: of a page, of one `infer()`, of a server's benchmarks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Reads saved reports of this schema version and the previous one.
 
-Version 1 has the batch's work under `page`, and a module's own work only where it differs from its
-total. It lacks the inputs' bytes, the peak's module and the touched experts, which become None.
+Version 1 has the batch's work under `page`, and a module's own work only where it differs.
 """
 
 from __future__ import annotations
@@ -44,11 +43,7 @@ _KEYS_OF_VERSION_2: Final[_Keys] = {
 
 
 def load_report(path: Path) -> Report:
-    """A saved `static_compute.json`.
-
-    Raises:
-        ConfigError: It cannot be read, or is no report of a readable version.
-    """
+    """A saved `static_compute.json`; ConfigError if it is none of a readable version."""
     name = repr(str(path))
     try:
         data = read_bytes(path, DOCUMENT_BYTES)

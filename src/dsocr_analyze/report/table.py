@@ -1,7 +1,4 @@
-"""Numbers, prose and tables for readers, in Markdown and for a terminal.
-
-Only these strings are rounded; numbers are never broken.
-"""
+"""Numbers, prose and tables for readers. Only these strings are rounded."""
 
 from __future__ import annotations
 
@@ -175,8 +172,7 @@ class Line(NamedTuple):
 def wrap(text: str, width: int, *, indent: str = "") -> list[str]:
     """Lines of at most `width` columns; within a paragraph they start with `indent`.
 
-    They break at spaces, or after separators in long paths, never within a number or before its
-    unit. Only a number can make a line too wide.
+    They break at spaces, or after separators in paths, never within a number or before its unit.
     """
     lines = []
     for paragraph in text.split("\n"):
@@ -193,7 +189,7 @@ def wrap(text: str, width: int, *, indent: str = "") -> list[str]:
 def shortened(text: str, width: int) -> str:
     """The text on one line of at most `width` columns, its longest words cut in the middle.
 
-    An ellipsis marks a cut. A number is left out whole or not at all.
+    A number is left out whole or not at all.
     """
     words = text.split(" ")
     while (excess := _columns_of(" ".join(words)) - width) > 0:
@@ -282,10 +278,10 @@ class _Column(NamedTuple):
 
 
 def lay_out(table: Table, width: int) -> tuple[list[Line], Sequence[str]]:
-    """Lines from the header down; and names of columns left out.
+    """Lines from the header down, and names of columns left out.
 
-    First text is wrapped, then optional columns are left out one by one. If the rest still doesn't
-    fit, the table is split into parts below one another, each with the row labels.
+    Text is wrapped, then optional columns are left out; a table that still doesn't fit is split
+    into parts, each with the row labels.
     """
     columns = list(map(partial(_column, table), range(len(table.columns))))
     optional = tuple(filter(table.columns.__contains__, table.optional))

@@ -1,4 +1,4 @@
-"""A report's tables and notes, and what a page's cost is made of: stages, largest modules."""
+"""A report's tables and notes: stages, largest modules, memory."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def page_parts(report: Report, amount: Amount) -> dict[str, float]:
 def seconds_parts(report: Report, entry: TimeEntry) -> dict[str, float]:
     """Seconds of a page alone by stage, the rest under `OUTSIDE`.
 
-    Stages are scaled down to a first token that benchmarks correct below their sum.
+    Stages are scaled to a first token that benchmarks correct below their sum.
     """
     before = {
         name: entry.stages[name].seconds if name in entry.stages else 0.0
@@ -125,10 +125,9 @@ class TopModule(NamedTuple):
     Attributes:
         name: Their path, with * for layer numbers; empty for the model itself.
         class_name: None if no model was built.
-        modules: Number of modules.
-        calls: Number of calls; 0 if unknown.
-        nbytes: Bytes they read and write.
-        flops_share: Share of the requested stages' FLOPs.
+        calls: 0 if unknown.
+        nbytes: That they read and write.
+        flops_share: Of the requested stages' FLOPs.
     """
 
     stage: str
@@ -160,10 +159,7 @@ def top_modules(report: Report, *stages: str) -> list[TopModule]:
 
 
 def ridge_of(report: Report) -> tuple[str, float, bool]:
-    """A GPU, the FLOPs per byte from which compute bounds it, and whether the report names it.
-
-    It is the first named GPU with a ridge point, or the reference GPU.
-    """
+    """A GPU, the FLOPs per byte from which compute bounds it, and whether the report names it."""
     for entry in report.time:
         if entry.ridge_flops_per_byte is not None:
             return entry.gpu, entry.ridge_flops_per_byte, True

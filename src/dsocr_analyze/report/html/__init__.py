@@ -1,7 +1,7 @@
-"""Assembles an HTML page with its style, scripts and data in one file.
+"""An HTML page with its style, scripts and data in one file.
 
-The page loads nothing. Its Content-Security-Policy allows only its own scripts, by digest; its data
-are JSON that can't close their element.
+It loads nothing. Its Content-Security-Policy allows only its own scripts, by digest; its data can't
+close their element.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def report_contents(
         report: The report.
         roofs: GPUs whose roofline can be shown, named ones first.
         curves: Predicted seconds over many concurrencies.
-        curves_missing: Why there are none; may be empty.
+        curves_missing: Why there are none.
     """
     return {
         "kind": "report",
@@ -104,7 +104,7 @@ def _columns(modules: Mapping[str, Module]) -> Mapping[str, Sequence[str | int |
 def comparison_contents(
     found: ComparisonDocument, reports: Sequence[Report], headline: str, configs: Sequence[str] = ()
 ) -> Contents:
-    """The page of a comparison, whose reports are in its order, with values of named configs."""
+    """The page of a comparison and its reports, with values of named configs."""
     return {
         "kind": "comparison",
         "headline": headline,
@@ -140,8 +140,8 @@ def _without_modules(report: Report) -> Report:
 def roofs_of(profiles: Iterable[Device], dtype: str, first: Iterable[str] = ()) -> list[Contents]:
     """Peaks of GPUs that support a data type, those named `first` in that order.
 
-    Matrix products are dense; memory is as sold; `vector_flops_per_second` is fp32 outside the
-    matrix units, None if unknown; `measured` says whether kernel times are the GPU's own.
+    Matrix products are dense, memory as sold; `vector_flops_per_second` is fp32 outside the matrix
+    units; `measured` says whether kernel times are the GPU's own.
     """
     places = {name: place for place, name in enumerate(first)}
     found = [

@@ -11,13 +11,10 @@ __all__ = ["DeepseekV2Config"]
 
 
 class DeepseekV2Config(PretrainedConfig):  # type: ignore[misc]  # untyped base
-    """The decoder's dimensions, named by the keys of `config.json`.
+    """The decoder's dimensions, named by the keys of `config.json`; its other keys are attributes.
 
-    `**kwargs` takes the rest of the file, which becomes attributes unchanged. `num_key_value_heads`
-    None means one per attention head. `topk_method` has the published spelling, which `MoEGate`
-    reads as "greedy". The attributes are the same under every transformers from 4.46 on.
-
-    Source: the vendor's `DeepseekV2Config` (names, order and defaults).
+    `num_key_value_heads` None is one per head. Attributes are the same under transformers from 4.46
+    on. Source: the vendor's `DeepseekV2Config` (names, order and defaults).
     """
 
     model_type = "deepseek_v2"

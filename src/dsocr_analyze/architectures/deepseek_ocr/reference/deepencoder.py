@@ -1,10 +1,7 @@
-"""The vision side: SAM encoder, CLIP encoder and projector, under the vendor's class names.
+"""The vision side under the vendor's names: SAM, whose features CLIP embeds, and the projector.
 
-Of images `[N, 3, R, R]`, SAM (`ImageEncoderViT`) makes features `[N, C, g, g]`, which are the patch
-embeddings of CLIP (`VitModel`); both outputs, concatenated, go through `MlpProjector`. Tensors live
-as long as in the published code, so some names outlive their use or are reused early.
-
-Letters in shapes: N images, H heads, D head size, C channels, R resolution, g grid side, T tokens.
+Tensors live as long as in the published code, so some names outlive their use or are reused early.
+In shapes: N images, H heads, D head size, C channels, R resolution, g grid side, T tokens.
 """
 
 from __future__ import annotations
@@ -79,10 +76,9 @@ def _gelu_linears(widths: Sequence[int]) -> list[nn.Module]:
 
 
 class MlpProjector(nn.Module):
-    """Maps vision features to the width of the decoder; ValueError for a key or unknown type.
+    """Maps vision features to the decoder's width; ValueError for a missing key or unknown type.
 
-    `token_pooling` and `conv_fusion_high_low_features` come before any of the eight variants.
-    Source: the vendor's `MlpProjector`.
+    Pooling and fusion come before any of the eight variants. Source: the vendor's.
     """
 
     DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
@@ -167,11 +163,9 @@ class MlpProjector(nn.Module):
         return nn.Sequential(*first, *_gelu_linears([width] * depth))
 
     def forward(self, x: Any) -> Tensor:
-        """`[N, T, input_dim] -> [N, T', n_embed]`.
+        """`[N, T, input_dim] -> [N, T', n_embed]`; T' is T, T / 4 or T / downsample_ratio^2.
 
-        From `[N, 2, T, input_dim]` with `conv_fusion_high_low_features`, from a pair (high, low)
-        for the `low_high_*` variants. T' is T, T / 4 after pooling, or T / downsample_ratio^2 in
-        whole cells.
+        Fusion takes `[N, 2, T, input_dim]`, `low_high_*` variants a pair (high, low).
         """
         if self.token_pooling:
             cells = self._cells(x)
@@ -234,7 +228,7 @@ class LayerNormfp32(nn.LayerNorm):
 def get_abs_pos(abs_pos: Tensor, tgt_size: int) -> Tensor:
     """CLIP's positions `[1, 1 + s s, C] -> [1, 1 + t t, C]`, bicubic and antialiased in fp32.
 
-    t is `floor(sqrt(tgt_size))`; the table itself if t is s. Source: the vendor's.
+    t is `floor(sqrt(tgt_size))`; if it is s, the table itself. Source: the vendor's.
     """
     table = abs_pos.squeeze(0)
     source, target = math.isqrt(table.shape[0] - 1), math.isqrt(tgt_size)
@@ -409,10 +403,7 @@ class VitModel(nn.Module):
 
 
 def get_abs_pos_sam(abs_pos: Tensor, tgt_size: int) -> Tensor:
-    """SAM's positions `[1, s, s, C] -> [1, t, t, C]` for `tgt_size` t, as those of CLIP.
-
-    Source: the vendor's.
-    """
+    """SAM's positions `[1, s, s, C] -> [1, t, t, C]` for `tgt_size` t (the vendor's)."""
     if abs_pos.shape[1] == tgt_size:
         return abs_pos
     grid = abs_pos.permute(0, 3, 1, 2).to(torch.float32)
@@ -436,10 +427,7 @@ class MLPBlock(nn.Module):
 
 
 class LayerNorm2d(nn.Module):
-    """LayerNorm over the channels of `[N, C, h, w]`: `(x - mean) / sqrt(var + eps) * w + b`.
-
-    Source: the vendor's (from ConvNeXt).
-    """
+    """`(x - mean) / sqrt(var + eps) * w + b` over channels (the vendor's, from ConvNeXt)."""
 
     def __init__(self, num_channels: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -458,7 +446,7 @@ class LayerNorm2d(nn.Module):
 class ImageEncoderViT(nn.Module):
     """SAM's image encoder (Kirillov et al. 2023; ViTDet, Li et al. 2022) with down-sampling.
 
-    A `window_size` of 0 is global attention; `rel_pos_zero_init` is unused, as published.
+    A `window_size` of 0 is global attention.
     """
 
     DOWNSAMPLE_CHANNELS: Final = (512, 1024)
@@ -544,10 +532,7 @@ class ImageEncoderViT(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block over a grid, attending within windows.
-
-    A `window_size` of 0 is global attention, on a grid of `input_size`.
-    """
+    """Pre-norm block over a grid in windows; 0 is global attention, on a grid of `input_size`."""
 
     def __init__(
         self,
@@ -587,7 +572,7 @@ class Block(nn.Module):
 class Attention(nn.Module):
     """Self-attention over a grid with decomposed relative positions (MViTv2, Li et al. 2022).
 
-    With `use_rel_pos`, adds `q . R_h + q . R_w` to the scores; ValueError without `input_size`.
+    These add `q . R_h + q . R_w` to the scores; ValueError without `input_size`.
     """
 
     def __init__(
@@ -664,10 +649,10 @@ def window_unpartition(
 
 
 def get_rel_pos(q_size: int, k_size: int, rel_pos: Tensor) -> Tensor:
-    """Rows of a table of relative positions for every pair of coordinates: `[q_size, k_size, D]`.
+    """`R[i, j] = table[i' - j' + offset]`, `[q_size, k_size, D]`, scaled to the longer axis.
 
-    `R[i, j] = table[i' - j' + offset]`, scaled to the longer axis (MViTv2, eq. 4; the vendor's).
-    The table `[L, D]` is resized linearly in fp32 unless L is `2 max(q, k) - 1`.
+    The table `[L, D]` is resized linearly in fp32 unless L is `2 max(q, k) - 1` (MViTv2, eq. 4; the
+    vendor's).
     """
     length = 2 * max(q_size, k_size) - 1
     table = rel_pos
@@ -691,8 +676,8 @@ def add_decomposed_rel_pos(
 ) -> tuple[Tensor, Tensor]:
     """The terms of relative positions, `[B, q_h q_w, k_h, 1]` and `[B, q_h q_w, 1, k_w]`.
 
-    `row[b, (y x), k, 0] = q[b, (y x)] . R_h[y, k]`, `column[b, (y x), 0, k] = q . R_w[x, k]`
-    (MViTv2, eq. 4; the vendor's), from queries `[B, q_h q_w, D]`. The bias is their broadcast sum.
+    `q[b, (y x)] . R_h[y, k]` and `q[b, (y x)] . R_w[x, k]` from queries `[B, q_h q_w, D]` (MViTv2,
+    eq. 4; the vendor's); the bias is their broadcast sum.
     """
     (q_rows, q_columns), (k_rows, k_columns) = q_size, k_size
     table_h = get_rel_pos(q_rows, k_rows, rel_pos_h)
@@ -729,10 +714,7 @@ class PatchEmbed(nn.Module):
 
 
 def build_sam_vit_b(vision_config: Any, features: int | None = None) -> ImageEncoderViT:
-    """SAM from `vision_config`: `image_size` and `width["sam_vit_b"]`; ValueError without a key.
-
-    `features` replace the last of `downsample_channels`.
-    """
+    """SAM of a config; ValueError without a key. `features` replace the last channels."""
     where = "vision_config.width.sam_vit_b"
     sam = required(required(vision_config, "width", "vision_config"), "sam_vit_b", where[:-10])
     encoder = ImageEncoderViT(
@@ -756,10 +738,7 @@ def build_sam_vit_b(vision_config: Any, features: int | None = None) -> ImageEnc
 
 
 def build_clip_l(vision_config: Any) -> VitModel:
-    """CLIP from `vision_config`: `width["clip-l-14-224"]`, as wide as SAM's features.
-
-    Raises ValueError for a missing key or another width.
-    """
+    """CLIP of a config; ValueError without a key, or if not as wide as SAM's features."""
     where = "vision_config.width.clip-l-14-224"
     widths = required(vision_config, "width", "vision_config")
     clip = required(widths, "clip-l-14-224", "vision_config.width")
@@ -795,9 +774,9 @@ def build_projector(projector_config: Any, vision_config: Any, hidden_size: int)
 def fitting_projector(
     projector_config: Any, features: int, origin: str, hidden_size: int
 ) -> MlpProjector:
-    """The projector from `projector_config`, for so many `features` from an `origin`.
+    """The projector for so many `features` from an `origin`.
 
-    Raises ValueError for a missing key, a variant of two feature maps, or widths that do not fit.
+    ValueError for a missing key, a variant of two feature maps, or widths that do not fit.
     """
     where = "projector_config"
     kind = required(projector_config, "projector_type", where)

@@ -1,8 +1,6 @@
-"""DeepSeek-OCR: vision encoders, projector and decoder as one model, under the vendor's names.
+"""DeepSeek-OCR as one model, under the vendor's names, but without `infer()`.
 
-It equals the vendor's, but has no `infer()`, which would need a tokenizer.
-
-Letters in shapes: B batch, T tokens, P local views, R resolution, g grid side, d width.
+In shapes: B batch, T tokens, P local views, R resolution, g grid side, d width.
 """
 
 from __future__ import annotations
@@ -127,8 +125,7 @@ class DeepseekOCRConfig(DeepseekV2Config):
 class Views:
     """Features of one vision call, held as long as in the published forward.
 
-    Those of SAM `[N, C, g, g]`, of the second encoder `[N, T, C]`, and the projector's input, its
-    output, then that laid out, `[..., d]`.
+    Of SAM `[N, C, g, g]`, the second encoder `[N, T, C]`, and around the projector `[..., d]`.
     """
 
     spatial: Tensor
@@ -148,8 +145,7 @@ class _Seen:
 class DeepseekOCRModel(DeepseekV2Model):
     """The decoder, with visual tokens in place of the image placeholders.
 
-    Raises ValueError for a missing key of `vision_config` or `projector_config`, or widths that do
-    not fit.
+    ValueError for a missing key, or widths that do not fit.
     """
 
     config_class = DeepseekOCRConfig
@@ -192,11 +188,11 @@ class DeepseekOCRModel(DeepseekV2Model):
         images_spatial_crop: Any = None,
         return_dict: bool | None = None,
     ) -> Any:
-        """Runs the vision side if there is an image, then the decoder, whose arguments it also has.
+        """Runs the vision side if there is an image, then the decoder.
 
-        `images` has, per item of the batch, local views `[P, 3, r, r]` (all zero: none) and the
-        global view `[1, 3, R, R]` (sum zero in the first item: no images). `images_seq_mask`
-        `[B, T]` is true at placeholders; `images_spatial_crop` has the grids (w, h) of local views.
+        Per item, `images` has local views `[P, 3, r, r]` (all zero: none) and the global view
+        `[1, 3, R, R]` (sum zero in the first: no images). `images_seq_mask` `[B, T]` is true at
+        placeholders; `images_spatial_crop` has grids (w, h) of local views.
         """
         if inputs_embeds is None and input_ids is not None:
             inputs_embeds = self.get_input_embeddings()(input_ids)
@@ -229,7 +225,7 @@ class DeepseekOCRModel(DeepseekV2Model):
     def _visual_tokens(self, seen: _Seen, patches: Tensor, overview: Tensor, crop: Any) -> Tensor:
         """One page's tokens `[tokens, d]`: local views `[P, 3, r, r]`, global view, separator.
 
-        They replace what is `seen` of the last page piece by piece; `crop` is (w, h), `w h = P`.
+        They replace the last page's piece by piece; `crop` is (w, h), `w h = P`.
         """
         has_patches = torch.sum(patches).item() != 0
         if has_patches:

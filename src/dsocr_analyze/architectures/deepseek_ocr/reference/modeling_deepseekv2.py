@@ -1,12 +1,8 @@
-"""The DeepSeek-V2 decoder under the vendor's class names.
+"""The DeepSeek-V2 decoder (arXiv 2405.04434) under the vendor's names.
 
-Pre-norm layers of attention (plain multi-head, or latent: MLA) and a SwiGLU MLP or a mixture of
-them. Written from the DeepSeek-V2 paper (arXiv 2405.04434) and the published behaviour, with the
-operators of the vendor's files under transformers 4.46.3. Tensors live as long as there, so some
-names outlive their use or are reused early.
-
-Letters in shapes: B batch, T new tokens, K keys, H heads, D head size, d width, E experts, k
-experts per token, V vocabulary.
+Operators are those of the vendor's files under transformers 4.46.3. Tensors live as long as there,
+so some names outlive their use or are reused early. In shapes: B batch, T new tokens, K keys, H
+heads, D head size, d width, E experts, k experts per token, V vocabulary.
 """
 
 from __future__ import annotations
@@ -85,9 +81,9 @@ class KeyValueCache(list[tuple[Tensor, Tensor]]):
     """Keys and values (with MLA, rotary keys and latents) of every layer, `[B, heads, K, size]`."""
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """Appends `[B, heads, T, size]` to a layer, the first uncopied, and returns all of it.
+        """Appends `[B, heads, T, size]` to a layer, the first uncopied; returns all of it.
 
-        Raises IndexError if the layer below is empty.
+        IndexError if the layer below is empty.
         """
         if layer_idx < len(self):
             old_key, old_value = self[layer_idx]
@@ -149,9 +145,8 @@ def _yarn_frequencies(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """YaRN's blend of frequencies (Peng et al. 2023, eq. 17 to 23), `[dim / 2]`.
 
-    Those that rotate more than `beta_fast` times over the original length are kept, those that
-    rotate less than `beta_slow` times are divided by `factor`, others are blended linearly. Also
-    returns the kept and the interpolated ones, and the share of the kept ones.
+    Those of more than `beta_fast` turns over the original length are kept, of less than `beta_slow`
+    divided by `factor`. Also returns both, and the share of the kept ones.
     """
 
     def dimension_turning(times: float) -> float:
@@ -184,10 +179,7 @@ def _yarn_magnitude(factor: float, mscale: float = 1.0) -> float:
 
 
 class DeepseekV2RotaryEmbedding(nn.Module):
-    """Tables of cosines and sines, up to the longest length asked for.
-
-    Source: RoFormer (Su et al. 2021, eq. 34), with halves instead of interleaved pairs.
-    """
+    """Cosines and sines up to the longest length asked for, in halves (RoFormer, eq. 34)."""
 
     def __init__(
         self,
@@ -230,10 +222,7 @@ class DeepseekV2RotaryEmbedding(nn.Module):
         self.max_seq_len_cached = seq_len
 
     def forward(self, x: Tensor, seq_len: int | None = None) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of the first positions, `[seq_len, dim]`, in the type of `x`.
-
-        Raises ValueError without `seq_len`, the published default.
-        """
+        """Cosines and sines `[seq_len, dim]` in the type of `x`; ValueError without `seq_len`."""
         if seq_len is None:
             raise ValueError("seq_len is None; give the number of positions")
         if seq_len > self.max_seq_len_cached:
@@ -260,10 +249,7 @@ class DeepseekV2LinearScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
 
 
 class DeepseekV2DynamicNTKScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
-    """Dynamic NTK-aware scaling, beyond the trained length L0 (Peng et al. 2023, appendix A.2).
-
-    `base' = base (s L / L0 - (s - 1))^(dim / (dim - 2))` for a length L.
-    """
+    """`base' = base (s L / L0 - (s - 1))^(dim / (dim - 2))` beyond L0 (Peng et al. 2023, A.2)."""
 
     def __init__(
         self,
@@ -286,10 +272,7 @@ class DeepseekV2DynamicNTKScalingRotaryEmbedding(DeepseekV2RotaryEmbedding):
 
 
 class DeepseekV2YarnRotaryEmbedding(DeepseekV2RotaryEmbedding):
-    """YaRN: blended frequencies and corrected magnitudes.
-
-    Attention's softmax corrects the part `mscale_all_dim` of the magnitude.
-    """
+    """YaRN; attention's softmax corrects the part `mscale_all_dim` of the magnitude."""
 
     def __init__(
         self,
@@ -387,10 +370,8 @@ class Routing(NamedTuple):
 class MoEGate(nn.Module):
     """The router: fp32 logits, scores, top-k experts; ValueError for an unknown method or score.
 
-    `gready`, as the published config spells its default, means greedy.
-
-    Source: DeepSeek-V2 (2405.04434, eq. 20 to 29; group-limited: section 2.2.2), DeepSeek-V3
-    (2412.19437, eq. 12 to 16, noaux_tc); the vendor's `MoEGate`.
+    The published `gready` is greedy. Source: DeepSeek-V2 (2405.04434, eq. 20 to 29; group-limited:
+    section 2.2.2), DeepSeek-V3 (2412.19437, eq. 12 to 16, noaux_tc); the vendor's.
     """
 
     METHODS: Final = ("greedy", "group_limited_greedy", "noaux_tc")
@@ -499,11 +480,7 @@ class AddAuxiliaryLoss(torch.autograd.Function):
 
 
 class DeepseekV2MoE(nn.Module):
-    """k routed experts per token, plus shared experts fused into one MLP.
-
-    `y = sum_i g_i E_i(x) + E_shared(x)` (2405.04434, eq. 20). Raises ValueError for an `ep_size`
-    above 1.
-    """
+    """`y = sum_i g_i E_i(x) + E_shared(x)` (2405.04434, eq. 20); ValueError for `ep_size` > 1."""
 
     def __init__(self, config: DeepseekV2Config) -> None:
         super().__init__()
@@ -593,8 +570,8 @@ def _causal_mask(
 ) -> Tensor | None:
     """Additive mask `[B, 1, T, K]`: zero where a query may attend, else the minimum; not if T = 1.
 
-    `attention_mask` is `[B, K]`, zero at padding, or `[B, 1, T, K]` instead of causality;
-    ValueError in another shape. Source: `_prepare_4d_causal_attention_mask` of transformers 4.46.
+    `attention_mask` is `[B, K]`, zero at padding, or `[B, 1, T, K]` instead of causality. Source:
+    `_prepare_4d_causal_attention_mask` of transformers 4.46.
     """
     batch, length = embeds.shape[:2]
     keys, lowest = past_length + length, torch.finfo(embeds.dtype).min
@@ -651,10 +628,9 @@ def _flash(
     dropout: float,
     softmax_scale: float | None,
 ) -> Tensor:
-    """Causal attention by the flash-attn kernels, as transformers 4.46 calls them: `[B, T, H, D]`.
+    """Causal attention by flash-attn, as transformers 4.46 calls it: `[B, T, H, D]`.
 
-    `attention_mask` `[B, K]` is zero at padding; `position_ids` `[B, T]` tell sequences that are
-    packed into a row. Raises ImportError without the kernels.
+    `attention_mask` `[B, K]` is zero at padding; `position_ids` `[B, T]` tell packed sequences.
     """
     if flash_attn_func is None:
         raise ImportError(
@@ -734,10 +710,7 @@ def _ragged(lengths: Tensor) -> tuple[Tensor, int]:
 
 
 class LlamaRotaryEmbedding(nn.Module):
-    """RoPE of plain attention, computed on every call; ValueError for some `rope_scaling`.
-
-    Source: RoFormer (Su et al. 2021, eq. 34); the class of this name in transformers 4.46.
-    """
+    """RoPE of plain attention on every call (RoFormer, eq. 34; the class in transformers 4.46)."""
 
     def __init__(self, config: DeepseekV2Config) -> None:
         super().__init__()
@@ -783,7 +756,7 @@ def _head_dim(config: DeepseekV2Config) -> int:
 
 
 class LlamaAttention(nn.Module):
-    """Plain multi-head attention with rotary positions and grouped keys and values, eager.
+    """Multi-head attention with rotary positions and grouped keys and values, eager.
 
     `softmax(q k^T / sqrt(D) + mask) v` (Vaswani et al. 2017, eq. 1), the whole T x K product. A
     cache needs `layer_idx`.
@@ -818,8 +791,8 @@ class LlamaAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None, Cache | None]:
         """`[B, T, d]`, the weights `[B, H, T, K]` if asked for, and the cache.
 
-        The mask is additive, `[B, 1, T, K]`; positions are 0 .. T - 1, or given as `position_ids`
-        or `position_embeddings` (cosines and sines). Other arguments are unused, as published.
+        The mask is additive, `[B, 1, T, K]`; positions are 0 .. T - 1, or `position_ids`, or their
+        cosines and sines. Other arguments are unused, as published.
         """
         query, key, value, *_tables = self._heads(
             hidden_states, position_ids, past_key_value, position_embeddings
@@ -847,10 +820,7 @@ class LlamaAttention(nn.Module):
         cache: Cache | None,
         tables: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, ...]:
-        """Rotated queries `[B, H, T, D]`, and all keys and values `[B, KV heads, K, D]`.
-
-        Also cosines and sines, which the published attention holds to its end.
-        """
+        """Rotated queries `[B, H, T, D]`, all keys and values `[B, KV heads, K, D]`, and tables."""
         batch, length, _ = hidden_states.shape
         query, key, value = (
             projection(hidden_states).view(batch, length, -1, self.head_dim).transpose(1, 2)
@@ -911,11 +881,9 @@ _ROTARY: Final[dict[str, tuple[Callable[..., DeepseekV2RotaryEmbedding], tuple[s
 class DeepseekV2Attention(nn.Module):
     """Multi-head latent attention, eager, with the up-projection absorbed.
 
-    Heads share one latent `c` of `kv_lora_rank` and one rotary key, which alone are cached. The
-    up-projection `[W_k; W_v]` (`kv_b_proj`, whose module is never called) multiplies the other
-    side: `q_nope . (W_k c) = (q_nope W_k) . c` and `sum_j a_j W_v c_j = W_v sum_j a_j c_j`
-    (2405.04434, eq. 9 to 19 and section 2.1.2). Raises ValueError for an unknown type in
-    `rope_scaling`, or without `kv_lora_rank`.
+    Only a latent `c` and a rotary key are cached; `[W_k; W_v]` (`kv_b_proj`, never called)
+    multiplies the other side: `q_nope . (W_k c) = (q_nope W_k) . c`, `sum_j a_j W_v c_j = W_v sum_j
+    a_j c_j` (2405.04434, eq. 9 to 19 and section 2.1.2).
     """
 
     def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
@@ -1110,8 +1078,7 @@ ATTENTION_CLASSES: Final[AttentionClasses] = {
 class DeepseekV2DecoderLayer(nn.Module):
     """`h = x + attention(norm(x))`, `h + mlp(norm(h))`.
 
-    With routed experts, the MLP is a mixture after the first `first_k_dense_replace` layers, where
-    `moe_layer_freq` divides the index.
+    The MLP is a mixture from `first_k_dense_replace` on, where `moe_layer_freq` divides the index.
     """
 
     attention_classes: ClassVar[AttentionClasses] = ATTENTION_CLASSES
@@ -1219,7 +1186,7 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
         """Runs on `input_ids` `[B, T]` or `inputs_embeds` `[B, T, d]`; ValueError for both.
 
         `attention_mask` is `[B, K]` of ones and zeros. The cache, or a (key, value) pair per layer,
-        is extended and returned; `cache_position` is unused, as published.
+        is extended and returned.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, and only one of them")
@@ -1313,7 +1280,7 @@ class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
         return_dict: bool | None = None,
         cache_position: Tensor | None = None,
     ) -> Any:
-        """Decoder and head: logits `[B, T, V]`; arguments as for `DeepseekV2Model`.
+        """Logits `[B, T, V]`; arguments as for `DeepseekV2Model`.
 
         `labels` `[B, T]`, -100 ignored, give the loss of predicting each next token.
         """
@@ -1374,8 +1341,8 @@ class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
     ) -> Any:
         """Logits `[B, num_labels]`; arguments as for `DeepseekV2Model`.
 
-        A row ends before its first `pad_token_id`, or with `inputs_embeds` at its last position;
-        several rows without that id raise ValueError. `labels` are `[B]`, or `[B, num_labels]`.
+        A row ends before its first `pad_token_id`, or with `inputs_embeds` at its end; several rows
+        without that id raise ValueError. `labels` are `[B]` or `[B, num_labels]`.
         """
         decoded = self.model(
             input_ids=input_ids,

@@ -1,13 +1,9 @@
 """The vision side: SAM, a Qwen2 decoder with learned queries as second encoder, and the projector.
 
-SAM's features `[N, d, g, g]` of images `[N, 3, R, R]` are n image tokens, followed by n learned
-queries; `MlpProjector` maps what `Qwen2Decoder2Encoder` returns at the queries to the width of the
-decoder. Qwen2's layers are implemented here, with the operators of transformers 4.46.3, so that no
-version changes them. Tensors live as long as in the published code, so some names outlive their use
-or are reused early.
-
-Letters in shapes: N images, n image tokens (and queries) per image, T = 2 n, H heads, D head size,
-d width, R resolution, g grid side.
+SAM's n image tokens are followed by n queries, at which the encoder's output is read. Operators of
+Qwen2's layers are those of transformers 4.46.3. Tensors live as long as in the published code, so
+some names outlive their use or are reused early. In shapes: N images, T = 2 n, H heads, D head
+size, d width, R resolution, g grid side.
 """
 
 from __future__ import annotations
@@ -220,8 +216,8 @@ class CustomQwen2ModelInner(nn.Module):
     ) -> BaseModelOutputWithPast:
         """The last hidden state `[N, T, d]`, and keys and values unless `use_cache` is false.
 
-        From embeddings `[N, T, d]` and types `[N, T]`, 0 for an image token, 1 for a query (both
-        required: ValueError); the mask `[N, T]` is 0 at padding.
+        `token_type_ids` `[N, T]` are 0 for an image token, 1 for a query; the mask `[N, T]` is 0 at
+        padding. ValueError without embeddings or types.
         """
         if inputs_embeds is None or token_type_ids is None:
             raise ValueError("give inputs_embeds and token_type_ids; one of them is None")
@@ -254,8 +250,8 @@ class CustomQwen2ModelInner(nn.Module):
 def _mixed_mask(embeds: Tensor, token_type_ids: Tensor) -> Tensor:
     """Additive mask `[N, 1, T, T]`: zero where a token may attend, the minimum elsewhere.
 
-    Image tokens attend to image tokens, a query also to the queries up to itself. Written row by
-    row, as published: every write is a kernel. Source: the vendor's `CustomQwen2Decoder`.
+    Image tokens attend to one another, a query also to queries up to itself. Row by row, as
+    published: every write is a kernel. Source: the vendor's `CustomQwen2Decoder`.
     """
     length = embeds.shape[1]
     masks = []
@@ -282,8 +278,7 @@ def _mixed_mask(embeds: Tensor, token_type_ids: Tensor) -> Tensor:
 class CustomQwen2Decoder(nn.Module):
     """Qwen2 with bidirectional attention among image tokens and causal attention of queries.
 
-    `max_position_embeddings` and `vocab_size` have no effect. Raises ValueError unless attention is
-    "sdpa", or for numbers of heads that do not fit.
+    ValueError unless attention is "sdpa", or for numbers of heads that do not fit.
     """
 
     def __init__(
@@ -352,10 +347,9 @@ class CustomQwen2Decoder(nn.Module):
 
 
 class Qwen2Decoder2Encoder(nn.Module):
-    """Turns SAM's features into as many visual tokens, through learned queries.
+    """Turns SAM's features into as many visual tokens, by a table of queries per view size.
 
-    There is a table of queries per view size: `query_768`, `query_1024`; `max_query` is unused, as
-    published. Raises ValueError as `CustomQwen2Decoder`, or if two sizes have equally many tokens.
+    `max_query` is unused, as published. ValueError if two sizes have equally many tokens.
     """
 
     def __init__(
@@ -436,9 +430,9 @@ def _encoder_of(vision_config: Any) -> dict[str, Any]:
 
 
 def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
-    """SAM from `vision_config`, with the encoder's width in its last convolution, as published.
+    """SAM of a config, as wide at its end as the encoder, as published.
 
-    Raises ValueError for a missing key, or unless there are two `downsample_channels`.
+    ValueError for a missing key, or unless there are two `downsample_channels`.
     """
     width = _encoder_of(vision_config)["hidden_dimension"]
     encoder = deepencoder.build_sam_vit_b(vision_config, features=width)
@@ -452,10 +446,7 @@ def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
 
 
 def build_qwen2_decoder_as_encoder(vision_config: Any) -> Qwen2Decoder2Encoder:
-    """The encoder from `vision_config`: `width["qwen2-0-5b"]`, where all but `dim` have defaults.
-
-    Raises ValueError for a missing key, or numbers that do not fit.
-    """
+    """The encoder of a config, where all but `dim` have defaults; ValueError without it."""
     return Qwen2Decoder2Encoder(**_encoder_of(vision_config), max_query=400)
 
 

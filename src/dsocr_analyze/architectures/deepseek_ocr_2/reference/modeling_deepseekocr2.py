@@ -1,8 +1,6 @@
-"""DeepSeek-OCR-2: vision encoders, projector and decoder as one model, under the vendor's names.
+"""DeepSeek-OCR-2 as one model, under the vendor's names; its decoder is DeepSeek-OCR's.
 
-The decoder, and writing a page's tokens into the prompt, are DeepSeek-OCR's.
-
-Letters in shapes: N views, d width.
+In shapes: N views, d width.
 """
 
 from __future__ import annotations
@@ -39,13 +37,14 @@ class DeepseekOCR2Config(DeepseekV2Config):
     """The decoder's dimensions plus `vision_config` and `projector_config`."""
 
     model_type = "DeepseekOCR2"
+    # Repeated, since transformers 5 replaces the constructor of a config class without its own.
+    __init__ = DeepseekV2Config.__init__
 
 
 class DeepseekOCR2Model(DeepseekOCRModel):
     """The decoder, with visual tokens in place of the image placeholders.
 
-    A page is its local views in row-major order, the global view and the separator, without
-    newlines. Raises ValueError as `DeepseekOCRModel`.
+    A page is its local views, row by row, the global view and the separator, without newlines.
     """
 
     config_class = DeepseekOCR2Config

@@ -1,9 +1,7 @@
 """Unlimited-OCR's own part of the decoder: attention over a window of generated tokens.
 
-The cache holds the prompt and, in a ring buffer, the last W generated tokens. Tensors live as long
-as in the published code, so some names outlive their use.
-
-Letters in shapes: B batch, T new tokens, K keys, H heads, D head size, d width.
+The cache holds the prompt and, in a ring buffer, the last W generated tokens. In shapes: B batch, T
+new tokens, K keys, H heads, D head size, d width.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ __all__ = ["ATTENTION_CLASSES", "DeepseekV2DecoderLayer", "SlidingWindowLlamaAtt
 class _Ring:
     """The keys and values that one layer keeps: the prompt's, then the last W generated ones.
 
-    Its state is on the cache, as published: `_prefill_length` is the prompt's length by layer,
-    `_ring_pos` the slot to overwrite next.
+    State on the cache, as published: by layer, the prompt's length and the slot to overwrite next.
     """
 
     def __init__(self, cache: Any, layer_idx: int, window: int) -> None:
@@ -80,10 +77,9 @@ def _tensors_of(cache: Any, layer_idx: int) -> tuple[Tensor, Tensor]:
 class SlidingWindowLlamaAttention(shared.LlamaAttention):
     """`LlamaAttention` whose queries see the prompt and the last W generated tokens.
 
-    W is `config._ring_window`, read on every call, which `infer()` sets to `sliding_window_size`.
-    Without it or a cache, and over the prompt, this is `LlamaAttention`. Decode step k attends to
-    S + min(k, W) keys, its own among them: up to step W it appends to the cache, then it overwrites
-    the oldest generated slot. Keys keep the rotation of their position.
+    W is `config._ring_window`, read on every call. Without it or a cache, this is `LlamaAttention`.
+    Decode step k attends to S + min(k, W) keys, its own among them: after step W it overwrites the
+    oldest generated slot. Keys keep the rotation of their position.
     """
 
     def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:

@@ -1,7 +1,4 @@
-"""Unlimited-OCR: DeepSeek-OCR's network with a decoder that keeps a window of generated tokens.
-
-The vision side processes the pages of a prompt one by one.
-"""
+"""Unlimited-OCR: DeepSeek-OCR's network with a window of generated tokens; pages go one by one."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ __all__ = ["UnlimitedOCRConfig", "UnlimitedOCRForCausalLM", "UnlimitedOCRModel"]
 class UnlimitedOCRConfig(DeepseekV2Config):
     """The decoder's dimensions plus `vision_config`, `projector_config` and the window.
 
-    That is `sliding_window_size` generated tokens, or `sliding_window` if this is missing or 0.
+    That is `sliding_window_size`, or `sliding_window` if this is missing or 0.
     """
 
     model_type = "unlimited-ocr"
@@ -40,10 +37,7 @@ class UnlimitedOCRConfig(DeepseekV2Config):
 
 
 class UnlimitedOCRModel(DeepseekOCRModel):
-    """The decoder, with visual tokens in place of the image placeholders.
-
-    Raises ValueError as `DeepseekOCRModel`.
-    """
+    """The decoder, with visual tokens in place of the image placeholders."""
 
     config_class = UnlimitedOCRConfig
     layer_class: ClassVar[type[DeepseekV2DecoderLayer]] = DeepseekV2DecoderLayer
