@@ -202,6 +202,7 @@ def flash(monkeypatch):
 
 
 @pytest.mark.parametrize("changes", [{}, LATENT], ids=["mha", "mla"])
+@torch.no_grad()
 def test_flash_attention_gives_the_logits_of_eager_attention(changes, flash):
     """Of a prompt, of tokens behind it, and of a prompt with padding, which is left out."""
     ids, mask = torch.arange(20).view(2, 10), torch.ones(2, 8, dtype=torch.long)
@@ -209,20 +210,19 @@ def test_flash_attention_gives_the_logits_of_eager_attention(changes, flash):
     logits = []
     for implementation in ("eager", "flash_attention_2"):
         model = decoder(**changes, attn_implementation=implementation)
-        with torch.no_grad():
-            first = model(ids[:, :8], use_cache=True)
-            steps = model(ids[:, 8:], past_key_values=first.past_key_values)
-            padded = model(ids[:, :8], attention_mask=mask).logits[mask.bool()]
+        first = model(ids[:, :8], use_cache=True)
+        steps = model(ids[:, 8:], past_key_values=first.past_key_values)
+        padded = model(ids[:, :8], attention_mask=mask).logits[mask.bool()]
         logits.append((first.logits, steps.logits, padded))
     torch.testing.assert_close(*logits, **CLOSE_LOGITS)
 
 
+@torch.no_grad()
 def test_flash_attention_keeps_packed_sequences_apart_and_needs_its_kernels(flash, monkeypatch):
     model = decoder(attn_implementation="flash_attention_2")
     ids, positions = torch.arange(9)[None], torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
-    with torch.no_grad():
-        packed = model(ids, position_ids=positions).logits
-        apart = [model(part).logits for part in (ids[:, :4], ids[:, 4:])]
+    packed = model(ids, position_ids=positions).logits
+    apart = [model(part).logits for part in (ids[:, :4], ids[:, 4:])]
     torch.testing.assert_close(packed, torch.cat(apart, dim=1), **CLOSE_LOGITS)
     monkeypatch.setattr(reference, "flash_attn_func", None)
     with pytest.raises(ImportError, match="flash-attn"):
@@ -315,18 +315,18 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square():
 # ------------------------------------------------------------------------------- the whole decoder
 
 
+@torch.no_grad()
 def test_states_weights_and_caches_come_back_when_asked_for():
     """A cache object extended in place, and pairs as pairs."""
     model, ids = decoder(), torch.arange(6)[None]
-    with torch.no_grad():
-        output = model(ids, output_hidden_states=True, output_attentions=True, use_cache=True)
-        key, value = output.past_key_values[0]
-        cache = reference.KeyValueCache(output.past_key_values)
-        assert model(ids[:, :1], past_key_values=cache).past_key_values is cache
-        hidden, weights, present = model.model.layers[0](
-            output.hidden_states[0], past_key_value=cache, output_attentions=True, use_cache=True
-        )
-        assert len(model.model.layers[0](hidden)) == 1
+    output = model(ids, output_hidden_states=True, output_attentions=True, use_cache=True)
+    key, value = output.past_key_values[0]
+    cache = reference.KeyValueCache(output.past_key_values)
+    assert model(ids[:, :1], past_key_values=cache).past_key_values is cache
+    hidden, weights, present = model.model.layers[0](
+        output.hidden_states[0], past_key_value=cache, output_attentions=True, use_cache=True
+    )
+    assert len(model.model.layers[0](hidden)) == 1
     assert [tuple(state.shape) for state in output.hidden_states] == [(1, 6, 32)] * 4
     assert [tuple(weights.shape) for weights in output.attentions] == [(1, 4, 6, 6)] * 3
     assert (key.shape, cache.get_seq_length()) == ((1, 2, 6, 8), 13)
@@ -336,12 +336,12 @@ def test_states_weights_and_caches_come_back_when_asked_for():
         cache.update(key, value, 4)
 
 
+@torch.no_grad()
 def test_padding_on_the_left_changes_nothing_for_the_tokens_after_it():
     model, ids = decoder(), torch.arange(5)[None]
     mask, positions = torch.tensor([[0, 0, 1, 1, 1, 1, 1]]), torch.arange(-2, 5).clamp(0)[None]
-    with torch.no_grad():
-        alone = model(ids).logits
-        padded = model(F.pad(ids, (2, 0)), attention_mask=mask, position_ids=positions).logits
+    alone = model(ids).logits
+    padded = model(F.pad(ids, (2, 0)), attention_mask=mask, position_ids=positions).logits
     torch.testing.assert_close(padded[:, 2:], alone, **CLOSE_LOGITS)
 
 

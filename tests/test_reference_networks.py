@@ -196,18 +196,18 @@ def test_a_vendor_checkout_has_the_same_weights_logits_and_operators():
     [(OCR, {}), (OCR, LATENT), (OCR2, {}), (UNLIMITED, {})],
     ids=["ocr", "ocr latent", "ocr2", "unlimited"],
 )
+@torch.no_grad()
 def test_a_decode_step_over_the_cache_equals_the_whole_pass(name, changes, tiles):
     model, inputs = built(name, **changes), page(name, tiles=tiles)
     ids = torch.randint(0, 40, (1, 22), generator=torch.Generator().manual_seed(3))
     whole_mask = F.pad(inputs["images_seq_mask"], (0, 2))
-    with torch.no_grad():
-        whole = model(ids, **{**inputs, "images_seq_mask": whole_mask}, use_cache=False)
-        step = model(ids[:, :20], **inputs, use_cache=True)
-        found = [step.logits]
-        for position in (20, 21):
-            token, place = ids[:, position : position + 1], torch.tensor([[position]])
-            step = model(token, past_key_values=step.past_key_values, position_ids=place)
-            found.append(step.logits)
+    whole = model(ids, **{**inputs, "images_seq_mask": whole_mask}, use_cache=False)
+    step = model(ids[:, :20], **inputs, use_cache=True)
+    found = [step.logits]
+    for position in (20, 21):
+        token, place = ids[:, position : position + 1], torch.tensor([[position]])
+        step = model(token, past_key_values=step.past_key_values, position_ids=place)
+        found.append(step.logits)
     assert (whole.past_key_values, whole.logits.dtype) == (None, torch.float32)
     torch.testing.assert_close(torch.cat(found, dim=1), whole.logits, **CLOSE)
 
@@ -236,15 +236,15 @@ def seen():
 
 @pytest.mark.parametrize("tiles", [0, 2])
 @pytest.mark.parametrize("name", CLASSES)
+@torch.no_grad()
 def test_visual_tokens_stand_where_the_mask_is_with_newlines_and_separator_in_order(
     name, tiles, seen
 ):
     model, inputs = built(name).model, page(name, tiles=tiles)
     (local, overview), rows = inputs["images"][0], seen(model)
-    with torch.no_grad():
-        model(torch.zeros(1, 20, dtype=torch.long), **inputs)
-        square = features_of(model, name, overview)[0]
-        views = features_of(model, name, local) if tiles else torch.empty(0, 2, 2, 32)
+    model(torch.zeros(1, 20, dtype=torch.long), **inputs)
+    square = features_of(model, name, overview)[0]
+    views = features_of(model, name, local) if tiles else torch.empty(0, 2, 2, 32)
     expected = [*views.reshape(-1, 32), *square.reshape(-1, 32)]
     if name != OCR2:
         pictures = [*([views.transpose(0, 1).flatten(1, 2)] if tiles else []), square]
@@ -258,6 +258,7 @@ def test_visual_tokens_stand_where_the_mask_is_with_newlines_and_separator_in_or
 
 
 @pytest.mark.parametrize("name", CLASSES)
+@torch.no_grad()
 def test_every_item_of_a_batch_gets_its_own_page(name):
     model, ids = built(name), torch.arange(40).view(2, 20)
     pages = [page(name, tiles=2), page(name, tiles=0, seed=5)]
@@ -266,27 +267,26 @@ def test_every_item_of_a_batch_gets_its_own_page(name):
         "images_seq_mask": torch.cat([each["images_seq_mask"] for each in pages]),
         "images_spatial_crop": torch.tensor([[2, 1], [1, 1]]),
     }
-    with torch.no_grad():
-        logits = model(ids, **both).logits
-        apart = [model(ids[item : item + 1], **pages[item]).logits for item in (0, 1)]
-        torch.testing.assert_close(logits, torch.cat(apart), **CLOSE)
-        both["images"] = [(torch.zeros(1, 3, 64, 64), torch.zeros(1, 3, 128, 128))] * 2
-        assert torch.equal(model(ids, **both).logits, model(ids).logits)  # blank is no image
+    logits = model(ids, **both).logits
+    apart = [model(ids[item : item + 1], **pages[item]).logits for item in (0, 1)]
+    torch.testing.assert_close(logits, torch.cat(apart), **CLOSE)
+    both["images"] = [(torch.zeros(1, 3, 64, 64), torch.zeros(1, 3, 128, 128))] * 2
+    assert torch.equal(model(ids, **both).logits, model(ids).logits)  # blank is no image
 
 
+@torch.no_grad()
 def test_pages_of_one_prompt_are_looked_at_one_by_one(seen):
     """In Unlimited-OCR: 2 x 2 tokens with newlines, and a separator after each page."""
     model, taken = built(UNLIMITED).model, []
     model.sam_model.register_forward_hook(lambda _, given, __: taken.append(given[0]))
     pages, tokens, given = normal(3, 3, 128, 128), 2 * (2 + 1) + 1, seen(model)
     mask = torch.tensor([[False, *[True] * (3 * tokens), False]])
-    with torch.no_grad():
-        model(
-            torch.zeros(mask.shape, dtype=torch.long),
-            images=[(torch.zeros(1, 3, 64, 64), pages)],
-            images_seq_mask=mask,
-            images_spatial_crop=torch.ones(3, 2, dtype=torch.long),
-        )
+    model(
+        torch.zeros(mask.shape, dtype=torch.long),
+        images=[(torch.zeros(1, 3, 64, 64), pages)],
+        images_seq_mask=mask,
+        images_spatial_crop=torch.ones(3, 2, dtype=torch.long),
+    )
     assert all(map(torch.equal, taken, pages.split(1)))
     rows = given[0][1:-1].view(3, tokens, -1)
     assert torch.equal(rows[:, 2], model.image_newline.expand(3, -1))

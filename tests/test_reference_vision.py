@@ -1,4 +1,4 @@
-"""The vision sides of the reference networks against hand-written formulas and transformers."""
+"""The reference networks' vision sides against formulas and transformers; what parts keep alive."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from torch import nn
 from transformers import Qwen2Config
 from transformers.models.qwen2 import modeling_qwen2
 
-from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder
+from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder, modeling_deepseekv2
 from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
+from dsocr_analyze.model.loading import building
+from dsocr_analyze.trace.passes import trace_module
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
 
@@ -249,16 +251,16 @@ def mixed_mask(kinds, padding=()):
 
 
 @pytest.mark.parametrize(("heads", "shared", "side"), [(6, 2, 3), (3, 3, 1), (6, 1, 2)])
+@torch.no_grad()
 def test_the_encoder_is_transformers_qwen2_under_the_mixed_mask(heads, shared, side):
     ours, n = encoder(heads, shared), side * side
     theirs = qwen2_like(ours, heads, shared)
     features = normal(3, 24, side, side)
-    with torch.no_grad():
-        found = ours(features)
-        queries = getattr(ours, f"query_{64 * side}").weight.expand(3, n, 24)
-        sequence = torch.cat([features.flatten(2).mT, queries], dim=1)
-        mask = mixed_mask([0] * n + [1] * n).expand(3, 1, 2 * n, 2 * n)
-        expected = theirs(inputs_embeds=sequence, attention_mask=mask).last_hidden_state[:, n:]
+    found = ours(features)
+    queries = getattr(ours, f"query_{64 * side}").weight.expand(3, n, 24)
+    sequence = torch.cat([features.flatten(2).mT, queries], dim=1)
+    mask = mixed_mask([0] * n + [1] * n).expand(3, 1, 2 * n, 2 * n)
+    expected = theirs(inputs_embeds=sequence, attention_mask=mask).last_hidden_state[:, n:]
     torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
 
 
@@ -267,14 +269,14 @@ def test_the_encoder_is_transformers_qwen2_under_the_mixed_mask(heads, shared, s
     [([0, 0, 0, 0], ()), ([1, 1, 1, 1], ()), ([1, 0, 1, 0, 1], ()), ([0, 0, 0, 1, 1], (2,))],
     ids=["image tokens", "queries", "in any order", "padding"],
 )
+@torch.no_grad()
 def test_a_sequence_may_hold_its_kinds_in_any_order_or_one_alone_and_padding(kinds, padding):
     ours, sequence = encoder(), normal(1, len(kinds), 24)
     seen = torch.tensor([[int(place not in padding) for place in range(len(kinds))]])
-    with torch.no_grad():
-        found = ours.model(sequence, torch.tensor([kinds]), attention_mask=seen)
-        dropped = ours.model(sequence, torch.tensor([kinds]), seen, use_cache=False)
-        mask = mixed_mask(kinds, padding)
-        expected = qwen2_like(ours, 6, 2)(inputs_embeds=sequence, attention_mask=mask)
+    found = ours.model(sequence, torch.tensor([kinds]), attention_mask=seen)
+    dropped = ours.model(sequence, torch.tensor([kinds]), seen, use_cache=False)
+    mask = mixed_mask(kinds, padding)
+    expected = qwen2_like(ours, 6, 2)(inputs_embeds=sequence, attention_mask=mask)
     torch.testing.assert_close(
         found.last_hidden_state, expected.last_hidden_state, atol=2e-6, rtol=1e-5
     )
@@ -284,6 +286,7 @@ def test_a_sequence_may_hold_its_kinds_in_any_order_or_one_alone_and_padding(kin
     assert shapes == [((1, 2, len(kinds), 4),) * 2] * 2
 
 
+@torch.no_grad()
 def test_the_encoder_has_one_attention():
     """Without a mask it is causal and makes its own tables."""
     for other in ("eager", "flash_attention_2"):
@@ -292,7 +295,69 @@ def test_the_encoder_has_one_attention():
     layer, x = encoder().model.model.layers[0], normal(1, 4, 24)
     with pytest.raises(ValueError, match="no attention weights"):
         layer(x, output_attentions=True)
-    with torch.no_grad():
-        free = layer(x)
-        masked = layer(x, attention_mask=mixed_mask([1] * 4), position_ids=torch.arange(4)[None])
+    free = layer(x)
+    masked = layer(x, attention_mask=mixed_mask([1] * 4), position_ids=torch.arange(4)[None])
     torch.testing.assert_close(free, masked, atol=1e-6, rtol=1e-5)
+
+
+# ------------------------------------------------ tensors alive, in bf16, beside weights and inputs
+
+META = torch.device("meta")
+BF16, FP32 = 2, 4
+SMALL_CLIP = {"hidden_size": 8, "num_attention_heads": 2, "ffn_hidden_size": 32, "num_layers": 3,
+              "image_size": 4, "patch_size": 2, "layernorm_epsilon": 1e-5}  # fmt: skip
+X, HIDDEN = 5 * 8 * BF16, 5 * 32 * BF16  # five tokens: the class and 2 x 2 patches
+WINDOWS, HEADS, WINDOW = 2 * 2, 2, 4  # a grid of 6 x 6, padded to 8 x 8
+FEATURES = WINDOWS * WINDOW**2 * 8 * BF16
+TERM, BIAS = (WINDOWS * HEADS * WINDOW**power * BF16 for power in (3, 4))
+ROWS = torch.empty(2 * 4 - 1, 8, dtype=torch.bfloat16, device=META)
+
+
+class Terms(nn.Module):
+    def forward(self, q):
+        return deepencoder.add_decomposed_rel_pos(q, ROWS, ROWS, (4, 4), (4, 4))
+
+
+PEAKS = {
+    "a CLIP block keeps attention's output beside the sum and the norm": (
+        lambda: deepencoder.NoTPTransformerBlock(SMALL_CLIP, 1), [(1, 5, 8)],
+        3 * X + 3 * HIDDEN, 1200,
+    ),
+    "CLIP keeps embeddings, their norm and the stream through the stack": (
+        lambda: deepencoder.VitModel(SMALL_CLIP), [(1, 3, 4, 4), (1, 8, 2, 2)],
+        2 * X + X + 3 * X + 3 * HIDDEN, 1440,
+    ),
+    # The windows; q, k and v as projected and as split by head; bias and terms; output, projected.
+    "a windowed block lets go of the norm once it is cut into windows": (
+        lambda: deepencoder.Block(8, HEADS, use_rel_pos=True, window_size=WINDOW,
+                                  input_size=(6, 6)),
+        [(1, 6, 6, 8)], FEATURES + 6 * FEATURES + BIAS + 2 * TERM + 2 * FEATURES, 15360,
+    ),
+    # Both tables; three terms, of which one is being laid out anew.
+    "the terms of relative positions are let go of once they are laid out": (
+        Terms, [(3, 16, 8)], 2 * 4 * 4 * 8 * BF16 + 3 * 3 * 16 * 4 * BF16, 1664,
+    ),
+    "RMS norm keeps the variance": (
+        lambda: modeling_deepseekv2.DeepseekV2RMSNorm(16), [(7, 16)],
+        2 * FP32 * 7 * 16 + 2 * FP32 * 7, 952,
+    ),
+    # Positions, angles and their double in fp32, the cosines cast, the sines before and after.
+    "rotary tables are cast one after the other": (
+        lambda: modeling_deepseekv2.DeepseekV2RotaryEmbedding(8, 64), [(1,), 10],
+        FP32 * (10 + 10 * 8 // 2 + 2 * 10 * 8) + BF16 * 2 * 10 * 8, 1160,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", PEAKS)
+def test_so_many_bytes_are_alive_at_once(rule):
+    build, shapes, parts, nbytes = PEAKS[rule]
+    with building(META, torch.bfloat16):
+        module = build().eval()
+    inputs = [
+        torch.empty(shape, dtype=torch.bfloat16, device=META) if shape != 10 else shape
+        for shape in shapes
+    ]
+    peak = trace_module(module, META, *inputs)[0].peak
+    assert peak.nbytes == parts == nbytes
+    assert "windowed" not in rule or peak.path == "attn.proj"

@@ -70,6 +70,7 @@ def test_a_decode_step_knows_what_it_finds_and_what_it_overwrites(
 # -------------------------------------------------------------------------------------- the window
 
 
+@torch.no_grad()
 def recomputed(model, tokens, prompt, window):
     """Logits of one pass over all tokens, without a cache, under the mask of the window.
 
@@ -79,9 +80,8 @@ def recomputed(model, tokens, prompt, window):
     query, key = torch.arange(length)[:, None], torch.arange(length)
     mask = (key <= query) & ((key < prompt) | (query - key < (window or length)))
     model.config._ring_window = None
-    with torch.no_grad():
-        mask = mask.long().expand(batch, 1, -1, -1)
-        return model(tokens, attention_mask=mask, use_cache=False).logits
+    mask = mask.long().expand(batch, 1, -1, -1)
+    return model(tokens, attention_mask=mask, use_cache=False).logits
 
 
 @sampled("seed", range(8), every(3))
@@ -107,12 +107,12 @@ def test_without_a_window_every_token_stays():
     assert not hasattr(generation.cache, "_prefill_length")
 
 
+@torch.no_grad()
 def steps_over(model, tokens, cache, positions):
     """Logits of the last of several steps that share a cache."""
     for position in positions:
         step, place = tokens[:, position : position + 1], torch.tensor([[position]])
-        with torch.no_grad():
-            logits = model(step, position_ids=place, past_key_values=cache).logits
+        logits = model(step, position_ids=place, past_key_values=cache).logits
     return logits
 
 
@@ -128,16 +128,16 @@ def test_a_full_ring_is_written_in_place_at_the_oldest_slot():
         assert changed.tolist() == [False] * 5 + [True, True, False, False]
 
 
+@torch.no_grad()
 def test_a_window_holds_for_pairs_and_the_reference_s_own_cache():
     model, tokens = model_of(), tokens_of(2, 12)
     expected = Generation(model, tokens, 5, WINDOW)
     got = Generation(model, tokens, 5, WINDOW, KeyValueCache())
     assert got.lengths == expected.lengths
     assert torch.equal(got.logits, expected.logits)
-    with torch.no_grad():
-        first = model(tokens[:, :5]).past_key_values
-        pairs = first.to_legacy_cache()
-        again = model(tokens[:, 5:6], past_key_values=pairs).past_key_values
+    first = model(tokens[:, :5]).past_key_values
+    pairs = first.to_legacy_cache()
+    again = model(tokens[:, 5:6], past_key_values=pairs).past_key_values
     # never pairs: the window's state is on the cache
     assert (type(first), type(again)) == (DynamicCache, DynamicCache)
     assert again.get_seq_length() == 6
