@@ -1,22 +1,28 @@
-"""The level of memory at every tensor, worked out by hand for one small decoder layer."""
+"""The level of memory at every tensor, and the copies that an operator makes on its way."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
+from taped import alone
 from torch import nn
-from tracing import Calls, by_path, meta
+from tracing import Calls, by_path, meta, trace_of
 
 from dsocr_analyze.architectures.deepseek_ocr.reference import modeling_deepseekv2
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
 )
+from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.loading import building
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 
 META = torch.device("meta")
+HALF, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+
+# --- levels, by hand -------------------------------------------------------------------------
 
 # Three tokens of width 8, two heads of size 4, an MLP of width 12.
 ROW = 4 * 3  # a number per token in fp32
@@ -27,7 +33,7 @@ SCORES = 2 * 2 * 3 * 3  # in bf16
 INNER = 2 * 3 * 12
 
 
-def norm(path: str, held: int) -> list[tuple[str, str, int]]:
+def norm_levels(path: str, held: int) -> list[tuple[str, str, int]]:
     """An RMS norm beside tensors of `held` bytes; its output remains."""
     return [
         (path, "_to_copy", held + WIDE),
@@ -72,7 +78,7 @@ def test_of_a_decoder_layer(alike):
     rotary, heads = "self_attn.rotary_emb", 4 * X + 2 * TABLE  # the norm, q, k, v and the tables
     attended = heads + SCORES
     assert traced(layer, x, position_ids=positions, alike=alike).levels == [
-        *norm("input_layernorm", 0),
+        *norm_levels("input_layernorm", 0),
         ("self_attn.q_proj", "linear", 2 * X),
         ("self_attn.k_proj", "linear", 3 * X),
         ("self_attn.v_proj", "linear", 4 * X),
@@ -96,7 +102,7 @@ def test_of_a_decoder_layer(alike):
         ("self_attn", "clone", attended + 2 * X),
         ("self_attn.o_proj", "linear", attended + 2 * X),
         ("", "add", 2 * X),
-        *norm("post_attention_layernorm", X),
+        *norm_levels("post_attention_layernorm", X),
         ("mlp.gate_proj", "linear", 2 * X + INNER),
         ("mlp.act_fn", "silu", 2 * X + 2 * INNER),
         ("mlp.up_proj", "linear", 2 * X + 2 * INNER),
@@ -106,33 +112,23 @@ def test_of_a_decoder_layer(alike):
     ]
 
 
-def test_a_copied_operand_and_each_output_has_an_entry_of_its_own():
-    trace = traced(nn.LayerNorm(8, device=META), meta(8, 6).t())
-    assert [(level.operator, level.nbytes) for level in trace.levels] == [
-        ("clone", 192), ("native_layer_norm", 192 + 192), ("native_layer_norm", 192 + 192 + 24),
-        ("native_layer_norm", 192 + 192 + 48),
-    ]  # fmt: skip
-
-
-def test_views_and_tensors_written_in_place_have_none():
-    trace = traced(Calls(lambda x: (x + 1).mul_(2).view(3, 2)), meta(2, 3))
-    assert trace.levels == [("", "add", 24)]
-
-
-def test_what_an_operator_makes_on_its_way_is_made_under_its_name():
-    trace = traced(
-        Calls(lambda q, r: torch.einsum("bhwc,hkc->bhwk", q, r)), meta(3, 4, 4, 2), meta(4, 4, 2)
-    )
-    assert trace.levels == [("", "clone", 384), ("", "einsum", 384 + 4 * 192)]
-
-
-def test_enlarged_memory_is_alive_twice_while_it_grows():
-    def grown(x):
-        y = x + 1
-        return y.resize_(10)
-
-    trace = traced(Calls(grown), meta(4))
-    assert trace.levels == [("", "add", 16), ("", "grow", 16 + 40)]
+@pytest.mark.parametrize(
+    ("model", "inputs", "levels"),
+    [
+        (nn.LayerNorm(8, device=META), [meta(8, 6).t()],
+         [("clone", 192), ("native_layer_norm", 192 + 192), ("native_layer_norm", 192 + 192 + 24),
+          ("native_layer_norm", 192 + 192 + 48)]),
+        (Calls(lambda x: (x + 1).mul_(2).view(3, 2)), [meta(2, 3)], [("add", 24)]),
+        (Calls(lambda q, r: torch.einsum("bhwc,hkc->bhwk", q, r)),
+         [meta(3, 4, 4, 2), meta(4, 4, 2)], [("clone", 384), ("einsum", 384 + 4 * 192)]),
+        (Calls(lambda x: (x + 1).resize_(10)), [meta(4)], [("add", 16), ("grow", 16 + 40)]),
+    ],
+    ids=["a copied operand and each output", "views and writes in place", "a copy on its way",
+         "memory that grows is alive twice"],
+)  # fmt: skip
+def test_what_has_an_entry_of_its_own(model, inputs, levels):
+    found = traced(model, *inputs).levels
+    assert [(level.operator, level.nbytes) for level in found] == levels
 
 
 def test_the_peak_is_the_highest_and_without_being_asked_nothing_is_kept():
@@ -144,3 +140,149 @@ def test_the_peak_is_the_highest_and_without_being_asked_nothing_is_kept():
         quiet = recorder.begin()
         model(x)
     assert (quiet.levels, quiet.peak) == ([], trace.peak)
+
+
+# --- hidden copies ---------------------------------------------------------------------------
+
+
+def moved(trace: Trace) -> list[tuple[str, int, int]]:
+    """Operator, bytes read and bytes written of every kernel."""
+    assert not trace.unknown
+    return [(k.operator, k.work.bytes_read, k.work.bytes_written) for k in trace.kernels]
+
+
+def norm_of(x, weight, bias):
+    return F.layer_norm(x, (8,), weight, bias)
+
+
+CAST = [("_to_copy", 96, 192), ("softmax", 192, 192)]
+LOG_CAST = [("_to_copy", 96, 192), ("log_softmax", 192, 192)]
+IN_FP32 = lambda x: F.softmax(x, -1, dtype=FP32)  # noqa: E731 - a row's function
+EXPANDED, PRODUCT = ("clone", 1120, 1120), ("matmul", 2240, 1960)  # 2 x 5 heads of 7 x 4
+NORM = ("native_layer_norm", 192 + 2 * 32, 192)
+COPIES = {
+    "softmax, cast before": (IN_FP32, [(6, 8, HALF)], CAST, 192 + 192),
+    "torch's": (lambda x: torch.softmax(x, -1, FP32), [(6, 8, HALF)], CAST, None),
+    "a tensor's": (lambda x: x.softmax(dim=-1, dtype=FP32), [(6, 8, HALF)], CAST, None),
+    "special": (lambda x: torch.special.softmax(x, -1, dtype=FP32), [(6, 8, HALF)], CAST, None),
+    "log": (lambda x: F.log_softmax(x, -1, dtype=FP32), [(6, 8, HALF)], LOG_CAST, None),
+    "fp16 is read as it is": (IN_FP32, [(6, 8, FP16)], [("softmax", 96, 192)], 192),
+    "the same type": (IN_FP32, [(6, 8, FP32)], [("softmax", 192, 192)], None),
+    # [B, H, T, D]: the heads behind the tokens.
+    "a batch of heads is laid out anew": (
+        lambda q, k: q.transpose(1, 2) @ k, [(2, 7, 5, 4, FP32), (2, 5, 4, 7, FP32)],
+        [EXPANDED, PRODUCT], 1120 + 1960),
+    "one sequence is not": (
+        lambda q, k: q.transpose(1, 2) @ k, [(1, 7, 5, 4, FP32), (1, 5, 4, 7, FP32)],
+        [("matmul", 1120, 980)], None),
+    "a shared factor is read once and written for each": (
+        torch.matmul, [(2, 5, 7, 4, FP32), (2, 1, 4, 7, FP32)],
+        [("clone", 224, 1120), ("matmul", 1120 + 224, 1960)], None),
+    "an einsum copies what it permutes": (
+        lambda q, r: torch.einsum("bhwc,hkc->bhwk", q, r), [(3, 4, 4, 2, FP32), (4, 4, 2, FP32)],
+        [("clone", 384, 384), ("einsum", 384 + 128, 768)], None),
+    # The copy, the result, and fp32 means and deviations of 6 rows.
+    "a norm of what lies otherwise": (
+        lambda x, *affine: norm_of(x.t(), *affine), [(8, 6, FP32), (8, FP32), (8, FP32)],
+        [("clone", 192, 192), NORM], 192 + 192 + 2 * 24),
+    "a norm of rows": (norm_of, [(6, 8, FP32), (8, FP32), (8, FP32)], [NORM], None),
+}  # fmt: skip
+ON_THE_CPU = ("fp16 is read as it is", "a norm of what lies otherwise")
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [*((name, "meta") for name in COPIES), *((name, "cpu") for name in ON_THE_CPU)],
+)
+def test_copies_are_operators_with_bytes_and_memory(name, device):
+    function, shapes, expected, peak = COPIES[name]
+    inputs = [torch.zeros(shape, dtype=dtype, device=device) for *shape, dtype in shapes]
+    trace = trace_of(Calls(function), *inputs)
+    assert moved(trace) == expected
+    assert trace.peak.nbytes == (trace.peak.nbytes if peak is None else peak)
+
+
+@pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16, FLOAT32], ids=lambda d: d.name)
+def test_the_tape_agrees(dtype):
+    trace = trace_of(Calls(IN_FP32), meta(6, 8, dtype=getattr(torch, dtype.name)))
+    assert trace.kernels == alone(lambda t: t.softmax(t.input(48, dtype), 6, 8)).kernels
+
+
+# --- autocast --------------------------------------------------------------------------------
+
+
+class Mixed(nn.Module):
+    """Functions of every kind that autocast knows, under a region for `device`."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 16, device=device)
+        self.norm = nn.LayerNorm(16, device=device)
+
+    def forward(self, x, region):
+        with region:
+            y = self.linear(x)
+            y = self.linear(x)
+            return y, y @ y.mT, self.norm(y), torch.softmax(y, -1), torch.cat([y, self.norm(y)], -1)
+
+
+def under_autocast(device: str, *args, **options) -> tuple[Trace, list[torch.dtype]]:
+    module, x = Mixed(device), torch.zeros(4, 8, device=device)
+    with running(torch.device(device)), Recorder(module) as recorder:
+        trace = recorder.begin()
+        outputs = module(x, torch.autocast(*args, **options))
+    return trace, [output.dtype for output in outputs]
+
+
+CASTS = [("_to_copy", 128, 64), ("_to_copy", 512, 256), ("_to_copy", 64, 32)]
+LINEAR = ("linear", 64 + 256 + 32, 128)
+WIDENED, WIDE_NORM = ("_to_copy", 128, 256), ("native_layer_norm", 256 + 128, 256)
+
+
+@pytest.mark.parametrize("device_type", ["cuda", "meta"])
+def test_autocast_on_meta_casts_as_on_cuda_and_leaves_nothing_behind(device_type):
+    trace, dtypes = under_autocast("meta", device_type, dtype=HALF)
+    assert dtypes == [HALF, HALF, FP32, FP32, FP32]
+    assert moved(trace) == [
+        *CASTS, LINEAR, CASTS[0], LINEAR,  # the weights' casts are kept
+        ("matmul", 256, 32), WIDENED, WIDE_NORM, WIDENED, ("softmax", 256, 256),
+        WIDENED, WIDE_NORM, WIDENED, ("cat", 512, 512),
+    ]  # fmt: skip
+    assert not torch.is_autocast_enabled("cuda")
+    assert [each[0] for each in moved(trace_of(nn.Linear(8, 16, device="meta"), meta(4, 8)))] == [
+        "linear"
+    ]
+
+
+def test_autocast_on_the_cpu_is_torchs_and_products_run_in_its_type():
+    trace, dtypes = under_autocast("cpu", "cpu", dtype=HALF)
+    assert set(dtypes) == {HALF}
+    products = [(k.operator, k.dtype) for k in trace.kernels if k.kind == "gemm"]
+    assert products == [("linear", "bfloat16")] * 2 + [("matmul", "bfloat16")]
+    assert moved(trace)[:4] == [*CASTS, LINEAR]
+
+
+def test_a_region_that_is_switched_off_casts_nothing():
+    trace, dtypes = under_autocast("meta", "cuda", enabled=False)
+    assert set(dtypes) == {FP32}
+    assert "_to_copy" not in [kernel.operator for kernel in trace.kernels]
+
+
+# --- what the host asks for ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [
+        (lambda x: x.cpu(), [("transfer", 24, 24)]),
+        (lambda x: x.to("cpu"), [("transfer", 24, 24)]),
+        (lambda x: x.to(device=torch.device("cpu")), [("transfer", 24, 24)]),
+        (lambda x: x.to("meta").cuda(), []),
+    ],
+)
+def test_what_the_host_is_given_moves_as_from_a_gpu(ask, expected):
+    model = Calls(lambda x: ask(torch.ones_like(x)).tolist())
+    with running(META), Recorder(model) as recorder:
+        trace = recorder.begin()
+        assert model(meta(3, dtype=torch.int64)) == [1, 1, 1]
+    assert moved(trace) == [("ones_like", 0, 24), *expected]

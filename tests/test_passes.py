@@ -127,32 +127,29 @@ class TestBooking:
     def test_vision_stages_get_what_they_own_and_prefill_the_rest(self, stages):
         own = 3 * 4 * 4
         # Prefill: layers, normalizer, head.
-        assert {name: stage.work.macs for name, stage in stages.items()} == {
-            "sam": own, "clip": own, "projector": own, "prefill": own + own + 3 * 4 * 8,
-            "decode": 4 * 4 + 4 * 4 + 4 * 8,
+        assert {name: (stage.work.macs, stage.calls, stage.params) for name, stage in stages.items()
+        } == {
+            "sam": (own, 1, 0), "clip": (own, 1, 0), "projector": (own, 1, 20),
+            "prefill": (own + own + 3 * 4 * 8, 1, 0), "decode": (4 * 4 + 4 * 4 + 4 * 8, 1, 0),
         }  # fmt: skip
-        assert {stage.calls for stage in stages.values()} == {1}
-        assert (stages["projector"].params, stages["sam"].params) == (20, 0)
 
     def test_a_module_shared_by_two_stages_works_for_its_caller(self, stages):
         assert "model.vision_model.0" in with_ancestors(stages["clip"].own)
         prefill = with_ancestors(stages["prefill"].own)
-        assert prefill["model.layers.0.0"] == prefill["model.layers.0"]
-        assert (prefill["model.layers.0"].macs, prefill["lm_head"].macs) == (48, 96)
+        paths = "model.layers.0.0", "model.layers.0", "lm_head"
+        assert [prefill[path].macs for path in paths] == [48, 48, 96]
 
-    def test_every_kernel_belongs_to_one_stage(self, traces, stages):
+    def test_every_kernel_belongs_to_one_stage_and_children_add_up_to_their_parent(
+        self, traces, stages
+    ):
         *prefill, decode = stages.values()
-        assert total_work(stage.work for stage in prefill) == total(traces.prefill)
-        assert decode.work == total(traces.decode_steps[0])
+        of_passes = total_work(stage.work for stage in prefill), decode.work
+        assert of_passes == (total(traces.prefill), total(traces.decode_steps[0]))
         for name, stage in stages.items():
-            assert {kernel.stage for kernel in stage.kernels} == {name}
-            assert total_work(stage.own.values()) == stage.work
-            assert total_work(work_by(stage.kernels, "operator").values()) == stage.work
-
-    def test_children_add_up_to_their_parent(self, stages):
-        for stage in stages.values():
             modules = with_ancestors(stage.own)
-            assert modules[""] == stage.work
+            by_operator = total_work(work_by(stage.kernels, "operator").values())
+            assert {kernel.stage for kernel in stage.kernels} == {name}
+            assert total_work(stage.own.values()) == by_operator == modules[""] == stage.work
             for path, work in modules.items():
                 below = [
                     modules[child]
@@ -172,15 +169,13 @@ class TestBooking:
         decode = stage_figures(traces, DEFAULT.stages, NONE)["decode"]
         calls = {(kernel.path, kernel.operator): kernel.calls for kernel in decode.kernels}
         assert calls == {("", "mul"): 2, ("lm_head", "linear"): 2, ("", "add"): 1}
-        assert decode.module_calls == {"": 1, "lm_head": 2}
-        assert decode.calls == 1
+        assert (decode.module_calls, decode.calls) == ({"": 1, "lm_head": 2}, 1)
 
     def test_the_ledger_holds_every_operator_that_ran(self, traces):
-        ledger = ledger_of(traces.prefill, *traces.decode_steps)
-        assert (ledger.counted["linear"], ledger.unknown) == (6 + 3, {})
         passes = (traces.prefill, *traces.decode_steps)
-        assert sum(ledger.counted.values()) == sum(len(trace.kernels) for trace in passes)
-        assert ledger.free == traces.prefill.free + traces.decode_steps[0].free
+        ledger, ran = ledger_of(*passes), sum(len(trace.kernels) for trace in passes)
+        assert (ledger.counted["linear"], ledger.unknown) == (6 + 3, {})
+        assert (sum(ledger.counted.values()), ledger.free) == (ran, passes[0].free + passes[1].free)
 
 
 def kernel(path, **counts):

@@ -26,7 +26,7 @@ NestedShapes: TypeAlias = "list[int] | list[NestedShapes] | None"
 """One shape, or those of several tensors, nested as they were."""
 
 OwnerOf = Callable[[str], str | None]
-"""Maps a module path to the stage that owns it, or None: an architecture's `owner_of`."""
+"""The stage, if any, that owns a module's path."""
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -48,12 +48,9 @@ _LEAF_TYPES: Final[tuple[type[nn.Module], ...]] = (
 
 
 class TracedModule(NamedTuple):
-    """What a traced pass recorded of one module.
+    """What a traced pass recorded of one module, with FLOPs of everything below.
 
-    Attributes:
-        input: Shapes of the first call's arguments, nested like them; None for no tensor.
-        output: Shapes of the first call's results.
-        flops: Of the module and everything below.
+    Shapes are the first call's, nested like its arguments and results; None for no tensor.
     """
 
     calls: int = 0
@@ -107,7 +104,7 @@ class TreeNode(NamedTuple):
     children: tuple[TreeNode, ...]
 
     def walk(self) -> Iterator[TreeNode]:
-        """Yields this node and all below, parents first."""
+        """This node and all below, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -116,7 +113,7 @@ class TreeNode(NamedTuple):
 def build_tree(
     model: nn.Module, owner_of: OwnerOf, traced: Mapping[str, TracedModule] | None = None
 ) -> TreeNode:
-    """Builds the tree of any module; `traced` is what a pass recorded, by path, if one ran."""
+    """The tree of any module; `traced` is what a pass recorded, by path, if one ran."""
     paths: dict[nn.Module, str] = {}
     counted: set[nn.Parameter] = set()
 
@@ -153,10 +150,7 @@ def _children(module: nn.Module, path: str) -> dict[str, nn.Module]:
 
 
 def prune(node: TreeNode, *, depth: int | None = None, stage: str | None = None) -> TreeNode | None:
-    """Cuts the tree to `depth` levels below its root, or to what a stage owns and is above that.
-
-    None is left without such a module.
-    """
+    """The tree to `depth` levels below its root, or what a stage owns, if any, and is above it."""
     if stage is not None and all(part.module.stage != stage for part in node.walk()):
         return None
     below = None if depth is None else depth - 1

@@ -62,9 +62,9 @@ class TensorInput:
     """A tensor passed to the model: `values` in nested lists, or a `shape` that is filled.
 
     Attributes:
-        dtype: Name of its type; `model` for that of the weights.
+        dtype: `model` for that of the weights.
         placed: Other values along its last dimension.
-        is_repeated: Whether it is repeated for every prompt, along its first dimension.
+        is_repeated: Whether for every prompt, along its first dimension.
     """
 
     shape: tuple[Size, ...] | None
@@ -76,7 +76,7 @@ class TensorInput:
 
 
 Input: TypeAlias = TensorInput | Number | str | tuple["Input", ...]
-"""Value of one argument of forward: a tensor, a number, a string, or a list of these."""
+"""An argument of forward."""
 
 
 @dataclass
@@ -114,7 +114,7 @@ class DescribedModel(Architecture):
         prompt_pages: int = 1,
         **of_pages: tuple[int, int] | int | None,
     ) -> Lengths:
-        """Plans the lengths of a run; raises WorkloadError for impossible ones, or for a page."""
+        """Plans the lengths of a run; WorkloadError for impossible ones, or for a page."""
         of_pages["prompt_pages"] = None if prompt_pages == 1 else prompt_pages
         for name, value in of_pages.items():
             if value is not None:
@@ -160,10 +160,7 @@ class DescribedModel(Architecture):
     def prefill_inputs(
         self, device: torch.device, dtype: torch.dtype, lengths: Lengths
     ) -> ForwardInputs:
-        """Arguments of `generate`, or of forward for a model that does not decode.
-
-        They are what a processor returns: the prompt's ids, their mask, the described inputs.
-        """
+        """What a processor returns: the prompt's ids, their mask, the described inputs."""
         import torch
 
         batch, tokens = lengths.batch_size, lengths.seq_len
@@ -201,7 +198,7 @@ class DescribedModel(Architecture):
 
 
 def _row(where: str, length: int, described: TensorInput) -> list[Number]:
-    """A row of one value but for some positions; WorkloadError for one beyond its end."""
+    """A row of one value but for some positions; WorkloadError beyond its end."""
     row = [described.fill] * length
     for run in described.placed:
         end = run.start + run.count
@@ -215,10 +212,7 @@ def _row(where: str, length: int, described: TensorInput) -> list[Number]:
 
 
 def undescribed(config: Config, model_class: str | None = None) -> Architecture:
-    """An architecture without stages or inputs, of which only the modules can be shown.
-
-    It builds `model_class`, or the config's class.
-    """
+    """An architecture without stages or inputs, of which only the modules can be shown."""
     return DescribedModel("", str(config.get("model_type")), model_class)
 
 
@@ -285,7 +279,7 @@ def _stages(top: TomlTable) -> tuple[StageScope, ...]:
 
 
 def _routed_expert(top: TomlTable) -> re.Pattern[str] | None:
-    """The pattern of a path like `model.layers.*.mlp.experts.*`, whose last star is the expert."""
+    """Of a path like `model.layers.*.mlp.experts.*`, whose last star is the expert."""
     path = top.text("routed_expert", None)
     if path is None:
         return None
@@ -391,7 +385,7 @@ def _shape(table: TomlTable) -> tuple[Size, ...] | None:
 
 
 def _usual_dtype(table: TomlTable, values: list[Numbers]) -> str:
-    """Default type of numbers in nested lists, which must be rectangular: their type in Python."""
+    """Type of numbers in nested lists, which must be rectangular."""
     import numpy as np
 
     try:

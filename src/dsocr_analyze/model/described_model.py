@@ -1,4 +1,4 @@
-"""Builds a model described by a stages file, with transformers' own code and nothing else."""
+"""Builds a model with transformers' own code and nothing else."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SUPPORT: Final[Mapping[str, tuple[str, ...]]] = {
     "sdpa": ("_supports_sdpa",),
     FLASH_ATTENTION: ("_supports_flash_attn", "_supports_flash_attn_2"),
 }
-"""What model classes of transformers 5 and 4 say of an attention implementation."""
+"""What model classes of transformers 5 and 4 say of it."""
 
 _MOST_EXPERTS: Final = 1024
 """Per layer; more than published models have (Qwen3-Next: 512)."""
@@ -53,8 +53,7 @@ def config_and_class(
 ) -> tuple[transformers.PretrainedConfig, type]:
     """The config object and the model class for a directory without code.
 
-    Raises:
-        ConfigError: The installed transformers does not know one of them.
+    Raises ConfigError if the installed transformers does not know one of them.
     """
     path, values = str(directory.path), copy.deepcopy(directory.config)
     here = f"transformers {transformers.__version__}"
@@ -88,7 +87,7 @@ def config_and_class(
 
 
 def _refuse_endless_stacks(config: transformers.PretrainedConfig, path: str) -> None:
-    """Refuses more layers or experts than can be traced one by one, in nested configs too."""
+    """Refuses more layers or experts than can be traced, in nested configs too."""
     layers = getattr(config, "num_hidden_layers", None)  # by whatever name the model has for it
     if isinstance(layers, int) and layers > _MOST_LAYERS:
         raise ConfigError(
@@ -107,7 +106,7 @@ def _refuse_endless_stacks(config: transformers.PretrainedConfig, path: str) -> 
 
 
 def use_attention(config: transformers.PretrainedConfig, attention: str) -> None:
-    """Sets the attention implementation of a config and of its nested configs."""
+    """Sets the attention of a config and of its nested configs."""
     config._attn_implementation = attention
     for part in list(vars(config).values()):
         if isinstance(part, transformers.PretrainedConfig):
@@ -115,7 +114,7 @@ def use_attention(config: transformers.PretrainedConfig, attention: str) -> None
 
 
 def check_attention(module: torch.nn.Module, attention: str) -> None:
-    """Raises ConfigError if transformers' code has no such attention, or its package is missing."""
+    """Raises ConfigError if transformers has no such attention, or lacks its package."""
     is_flash = attention == FLASH_ATTENTION
     way_out = "give flash_attention=False" if is_flash else 'give attention = "eager"'
     supports = _SUPPORT.get(attention, ("config",))
@@ -161,8 +160,8 @@ _HUB_KERNELS: Final = "transformers.integrations.hub_kernels"
 def confined(directory: ModelDirectory) -> Iterator[None]:
     """The body builds or runs a model; one described by a config alone loads nothing else.
 
-    The running thread executes no files, asks no questions on stdin, starts no programs, makes no
-    connections, and reads no pickles, configs or weights: what tries to raises ConfigError.
+    The thread that executes files, asks on stdin, starts programs, makes connections, or reads
+    pickles, configs or weights gets a ConfigError.
     """
     if directory.has_code:
         yield
@@ -184,10 +183,7 @@ def confined(directory: ModelDirectory) -> Iterator[None]:
 
 
 def _ways_out() -> list[tuple[Owner, str, str]]:
-    """Owner and name of functions, and what a model would do with them.
-
-    transformers loads things in dozens of places, which differ by version; all of them end here.
-    """
+    """Owner and name of functions in which all loading ends, and what a model would do there."""
     from torch.utils import cpp_extension
 
     return [
@@ -216,7 +212,7 @@ def _refusal(directory: ModelDirectory, deed: str) -> Callable[..., NoReturn]:
 
 
 def _only_of_packages(refuse: Callable[..., NoReturn]) -> Callable[..., ModuleSpec | None]:
-    """In place of `spec_from_file_location`, with which transformers imports itself again."""
+    """A `spec_from_file_location`, with which transformers imports itself again."""
     original = importlib.util.spec_from_file_location
     packages = {Path(str(module.__file__)).parents[1] for module in (torch, transformers)}
 

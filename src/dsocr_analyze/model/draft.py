@@ -1,4 +1,4 @@
-"""Drafts a stages file: stages and inputs, with which a first pass on `meta` runs."""
+"""Drafts a stages file with which a first pass on `meta` runs."""
 
 from __future__ import annotations
 
@@ -63,24 +63,22 @@ _GENERATING: Final = (
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
 )
-"""The auto classes' tables of models that generate, the most specific first."""
+"""Tables of models that generate, the most specific first."""
 
 _FIRST_GUESS: Final = 7
-"""Tokens of a picture in the first try, which hardly any model makes."""
+"""Tokens of a picture that hardly any model makes."""
 
 _MOST_TRIES: Final = 12
-"""Numbers of tokens that are tried for each way to describe the picture."""
-
 _MOST_COMPUTED: Final = 4
 """Different numbers of rows, the last that modules computed, that are tried."""
 
 _NO_VALUES: Final = ("no values on meta", "meta tensor")
-"""What errors say that do not occur on a device."""
+"""In errors that do not occur on a device."""
 
 _WRITES: Final = frozenset(
     {"masked_scatter", "masked_scatter_", "index_put", "index_put_", "__setitem__"}
 )
-"""How models put a tower's output in the places of image or audio tokens."""
+"""How a tower's output is put in the places of image or audio tokens."""
 
 
 def drafted(
@@ -125,7 +123,7 @@ def drafted(
 
 
 def _class_for(values: Config) -> str | None:
-    """The class for a config that names none, preferably one that generates; else None.
+    """The class for a config that names none, preferably one that generates.
 
     Raises ConfigError if the installed transformers has no class for its `model_type`.
     """
@@ -156,7 +154,7 @@ def _is_masked(module: transformers.PreTrainedModel) -> bool:
 
 
 class _Drafter:
-    """Drafts the file of a model on `meta`, which names `model_class` if it is given."""
+    """Drafts the file of a model on `meta`, which names `model_class`, if any."""
 
     def __init__(
         self, model: LoadedModel, model_class: str | None, *, may_generate: bool = True
@@ -192,7 +190,7 @@ class _Drafter:
         return _toml_text(tried, opening, routed_expert_of(self._module))
 
     def _refuse_undescribed(self) -> None:
-        """Raises if forward needs an argument that no rule describes."""
+        """Refuses a forward with an argument that no rule describes."""
         main = self._module.main_input_name
         needed = {main} if isinstance(main, str) else {*main}
         for name, each in self._parameters.items():
@@ -227,7 +225,7 @@ class _Drafter:
         ) from likeliest
 
     def _with_tokens(self, inputs: dict[str, Input]) -> _Tried:
-        """The first pass with as many tokens as rows for the text model."""
+        """The pass with as many tokens as rows for the text model."""
         token = media_token(self._module.config, inputs)
         if token is None or not self._reads_text:
             # An encoder of pictures or sound may share its forward with one of text.
@@ -261,7 +259,7 @@ class _Drafter:
         *,
         has_text: bool = True,
     ) -> _Tried:
-        """Runs the first pass with `count` tokens of a picture and, if read, text."""
+        """The first pass with `count` tokens of a picture and, if read, text."""
         config = self._module.config
         placed, tokens = ids_of(config, token, count, has_picture="pixel_values" in inputs)
         prompt, given = None, dict(inputs)
@@ -297,7 +295,7 @@ class _Tried:
     """What the first pass of a description showed.
 
     Attributes:
-        failure: Why it failed; None if it ran.
+        failure: None if it ran.
         put: Rows of the text model's width that each write put in the place of tokens.
         computed: Rows of that width that modules computed, in order.
     """
@@ -308,7 +306,7 @@ class _Tried:
     computed: list[int] = field(default_factory=list)
 
     def counts(self, width: int, known: set[int]) -> list[int]:
-        """How many tokens the prompt may need, likeliest first, without those known."""
+        """How many tokens the prompt may need, likeliest first."""
         found = [*reversed(self.put)]
         text = _said(self.failure)
         if set(self.computed) - known or "token" in text:
@@ -327,7 +325,7 @@ def _said(failure: BaseException | None) -> str:
 
 
 def _first_pass(model: LoadedModel, described: DescribedModel, width: int) -> _Tried:
-    """Runs the first pass of a description on `meta`, with `width` numbers per token."""
+    """Runs on `meta` a model with `width` numbers per token."""
     model = replace(model, directory=replace(model.directory, described=described))
     tried, ran = _Tried(described), set[str]()
 
@@ -369,7 +367,7 @@ def _first_pass(model: LoadedModel, described: DescribedModel, width: int) -> _T
 
 
 def _refuse_idle(model: LoadedModel, described: DescribedModel, ran: set[str]) -> None:
-    """Raises if a tower did not run, as it takes an argument that was not given."""
+    """Raises if a tower did not run, for want of an argument."""
     parameters = {name for name, _ in model.module.named_parameters()}
     for stage in described.stages:
         modules = [path for path in stage.prefixes if path not in parameters]
@@ -396,7 +394,7 @@ _NOTES: Final[Mapping[str, str]] = {
 
 
 def _toml_text(tried: _Tried, opening: list[str], expert: str | None) -> str:
-    """The file's text; `expert` is the path of routed experts."""
+    """The file's text, with the path of routed experts."""
     described = tried.described
     lines = [f"# {line}" for line in opening]
     named = {"name": described.name, "class": described.model_class, "routed_expert": expert}
@@ -443,7 +441,7 @@ def _tensor(value: TensorInput) -> dict[str, Any]:
 
 
 def _entries(values: Mapping[str, Any], note: str | None = None) -> Iterator[str]:
-    """A line per value, which is alike in TOML and JSON; the note stands beside the first."""
+    """A line per value, alike in TOML and JSON; the note stands beside the first."""
     for key, value in values.items():
         if key == "placed" and value:
             yield "placed = ["

@@ -1,8 +1,7 @@
 """The passes of a model as transformers' own `generate` runs them, one by one.
 
 `generate` is stopped right before its first pass, when it has run an encoder, made the cache and
-chosen every argument. Later passes get theirs from the model's own functions, as in `generate`, and
-the cache is extended by the tokens of steps that do not run.
+chosen every argument. Later passes get theirs from the model's own functions, as in `generate`.
 """
 
 from __future__ import annotations
@@ -32,17 +31,13 @@ _CACHES: Final = ("past_key_values", "cache_params", "state", "mems", "past_buck
 
 
 class GenerateCalls:
-    """The passes that `generate` runs for a prompt.
+    """The passes that `generate` runs for `inputs`, its keyword arguments, and a number of tokens.
 
-    Args:
-        model: A model of transformers; ConfigError if it cannot generate.
-        inputs: Keyword arguments of `generate`: what a processor returns.
-        new_tokens: Tokens to generate.
-        use: How it is called.
+    Raises ConfigError if the model cannot generate.
     """
 
     STATE: Final = ("_before", "_kwargs", "ready")
-    """What `generate` keeps before and after a pass, and the number of the next step."""
+    """Keywords before and after the last pass, and the next step's number."""
 
     def __init__(
         self, model: torch.nn.Module, inputs: Keywords, new_tokens: int, use: Prompt
@@ -65,20 +60,17 @@ class GenerateCalls:
     @property
     def cache(self) -> Any:
         """The cache as it is now; None without one."""
-        kept = (self._kwargs.get(name) for name in _CACHES)
+        kept = map(self._kwargs.get, _CACHES)
         return next((cache for cache in kept if cache is not None), None)
 
     def prefill(self) -> None:
-        """Runs everything up to the first token's logits; possible once."""
+        """Runs all up to the first token's logits; possible once."""
         inputs = self._stopped_generate()
         self._returned(self._owner(**inputs, return_dict=True))
         self._prefilled = lengths_of(self.cache)
 
     def prepare(self, number: int) -> Callable[[], None]:
-        """Returns a decode step, ready to run, no earlier than the last.
-
-        Steps in between leave tokens in the cache, all zeros.
-        """
+        """A decode step, ready to run, no earlier than the last; skipped ones leave zeros."""
         if number > 0 == self.ready:
             self.prepare(0)()  # shows what grows, and where
         missing = number - self.ready
@@ -104,7 +96,7 @@ class GenerateCalls:
         self._returned(output)
 
     def _stopped_generate(self) -> Keywords:
-        """Runs `generate` until its first pass; returns the arguments of forward."""
+        """Runs `generate` up to its first pass, whose arguments are returned."""
         given, self._inputs = self._inputs, {}
         generate: Any = self._model.generate
         start = given.get("decoder_input_ids")
@@ -120,7 +112,7 @@ class GenerateCalls:
             try:
                 generate(**given, max_new_tokens=self._new_tokens, do_sample=False, num_beams=1)
             except _FirstPass as stopped:
-                self._owner, self._ids, kwargs = stopped.owner, stopped.ids, stopped.kwargs
+                self._owner, self._ids, kwargs = stopped.args
             else:
                 raise ConfigError(
                     f"generate() of {type(self._model).__name__} is a loop of its own, whose passes"
@@ -145,10 +137,10 @@ class GenerateCalls:
 
 
 def _continued(before: Any, after: Any, times: int) -> Any:
-    """A value once the change from `before` to `after` has occurred some more times.
+    """A value once its change from `before` to `after` has occurred some more times.
 
-    Integers change by the same difference. A tensor that has grown grows on; its last entries
-    change like the last two. So do tensors that a model nests itself as its cache.
+    Integers change by the same difference. A tensor that has grown grows on, its last entries
+    changing like the last two, also in a cache that a model nests itself.
     """
     if type(after) in (tuple, list) and type(before) is type(after):
         return type(after)(map(functools.partial(_continued, times=times), before, after))
@@ -166,19 +158,12 @@ def _continued(before: Any, after: Any, times: int) -> Any:
 
 
 class _FirstPass(BaseException):
-    """Ends `generate` before its first pass."""
-
-    def __init__(self, owner: torch.nn.Module, ids: torch.Tensor, kwargs: Keywords) -> None:
-        super().__init__()
-        self.owner, self.ids, self.kwargs = owner, ids, kwargs
+    """Ends `generate` before a pass of a module over some ids with other keywords, its `args`."""
 
 
 @contextlib.contextmanager
 def _stopping(model: torch.nn.Module) -> Iterator[None]:
-    """Raises the first pass of `generate` instead of running it.
-
-    A model within another one may be what generates, such as BLIP-2's language model.
-    """
+    """Raises the first pass of `generate`, which a model within may run, as in BLIP-2."""
     with contextlib.ExitStack() as stack:
         for module in model.modules():
             if hasattr(module, _PREPARE):
@@ -206,9 +191,8 @@ def lengths_of(cache: Any) -> dict[int, int]:
 def lengthen(cache: Any, tokens: int, before: Mapping[int, int]) -> None:
     """Extends a cache of transformers, after a decode step, by tokens that are all zeros.
 
-    It takes them like any tokens: a sliding window drops the oldest. One that is allocated as a
-    whole, or holds a state, stays as it is. So do layers that have not grown since the prefill
-    pass, such as the keys of an image; `before` are their lengths then.
+    A sliding window drops the oldest. One that is allocated as a whole, or holds a state, stays as
+    it is. So do layers that have not grown from their lengths `before`, like the keys of an image.
     """
     own = getattr(cache, "self_attention_cache", cache)
     for layer, keys, values in list(_growing_layers(own)):

@@ -49,16 +49,11 @@ _Table: TypeAlias = dict[Any, Any]
 class Generation(Generic[Record]):
     """The passes of a generation, run one by one.
 
-    Args:
-        model: The model.
-        workload: The workload.
-        architecture: The model's architecture.
-        begin: Called right before each pass; returns its record.
-        on_progress: Called with the name of each pass as it starts.
+    `begin` is called right before each pass and returns its record, `on_progress` with its name.
 
     Attributes:
-        inputs_bytes: Bytes of the prefill pass's inputs.
-        kv_cache_bytes: Bytes of the cache after the prefill pass.
+        inputs_bytes: Of the prefill pass's inputs.
+        kv_cache_bytes: After the prefill pass.
         steps: By number of each decode step that has run, its record, and the cache's bytes then.
         goes_back: Whether a step may run after a later one.
     """
@@ -103,7 +98,7 @@ class Generation(Generic[Record]):
         return record
 
     def step(self, number: int) -> Record:
-        """Returns the record of a decode step, numbered from 0, after running it if need be."""
+        """The record of a decode step, numbered from 0, which runs if it has not yet."""
         if number in self.steps:
             return self.steps[number][0]
         self._on_progress(f"decode step {number + 1}")
@@ -124,7 +119,7 @@ class Generation(Generic[Record]):
         return record
 
     def longer_step(self) -> Record:
-        """Returns the record of a step over one more cached token than the last step.
+        """The record of a step over one more cached token than the last step.
 
         It runs as the first step after a longer prompt, for which even a full sliding window grows.
         """
@@ -143,10 +138,7 @@ class Generation(Generic[Record]):
 
 
 def _fit(inputs: Keywords, module: torch.nn.Module, architecture: Architecture) -> None:
-    """Leaves out inputs that the forward of a described model does not name.
-
-    Raises ConfigError if it does not name one of the stages file's.
-    """
+    """Leaves out inputs that forward does not name; ConfigError for the stages file's."""
     parameters = inspect.signature(module.forward).parameters.values()
     collected = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     named = [each.name for each in parameters if each.kind not in collected]
@@ -164,7 +156,7 @@ def _fit(inputs: Keywords, module: torch.nn.Module, architecture: Architecture) 
 class ForwardCalls:
     """The passes of an architecture that knows the arguments of its own forward.
 
-    `inputs` are the prefill pass's, until it runs, and `ready` is the number of the next step.
+    `inputs` are the prefill pass's, until it runs, and `ready` is the next step's number.
     """
 
     STATE: ClassVar = ("cache", "ready")
@@ -178,7 +170,7 @@ class ForwardCalls:
     ready: int = 0
 
     def prefill(self) -> None:
-        """Runs the prefill pass; possible once."""
+        """Possible once."""
         inputs, self.inputs = self.inputs, {}
         if self.architecture.decode is None:
             self.model.module(**inputs)
@@ -187,10 +179,7 @@ class ForwardCalls:
         self._step(inputs)
 
     def prepare(self, number: int) -> Callable[[], None]:
-        """Returns a decode step, ready to run, no earlier than the last.
-
-        Steps in between leave tokens in the cache, all zeros.
-        """
+        """A decode step, ready to run, no earlier than the last; skipped ones leave zeros."""
         step = CacheStep(self.workload.seq_len, number + 1, self.model.sliding_window)
         if number > self.ready:
             self.cache = self.architecture.decode_cache(self.cache, step)
@@ -199,7 +188,7 @@ class ForwardCalls:
         return partial(self._step, inputs)
 
     def prepare_longer(self) -> Callable[[], None]:
-        """Returns a step over all that the last one read and wrote, ready to run."""
+        """A step over all that the last one read and wrote, ready to run."""
         assert self.cache is not None, "the last step left one"
         keys, *_ = next(iter(self.cache))
         step = CacheStep(keys.shape[-2], 1, self.model.sliding_window)
@@ -218,12 +207,12 @@ def empty_cache(directory: ModelDirectory) -> KeyValueCache:
 
 
 def left_as_it_was(model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Undoes what a pass changes on modules, such as rotary tables."""
+    """Undoes what passes change on modules, such as rotary tables."""
     return undone(_restorer(model))
 
 
 def _restorer(model: torch.nn.Module) -> Callable[[], None]:
-    """Returns what restores all modules' current attributes, buffers and hooks."""
+    """What restores all modules' current attributes, buffers and hooks."""
     before: list[tuple[_Table, _Table]] = []
     for _, module in modules_in(model):
         # transformers 5 adds hooks to the layers whose outputs a pass asks for.
@@ -239,7 +228,7 @@ def _restorer(model: torch.nn.Module) -> Callable[[], None]:
 
 
 def _bytes_of(value: Any, is_counted: Callable[[torch.Tensor], bool] = torch.is_tensor) -> int:
-    """Bytes of all tensors in nested tuples, lists and mappings, or objects that hold these."""
+    """Bytes of all tensors in nested tuples, lists, mappings and objects."""
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size() if is_counted(value) else 0
     if isinstance(value, type):

@@ -1,11 +1,8 @@
-"""Answers operators on `meta` whose output shape depends on values, such as a mask's.
+"""Answers operators on `meta`: those whose output depends on known values, and equal calls once.
 
 The result of `nonzero` or a boolean index has as many elements as values demand, and
-`torch.arange(n)` reads a tensor n. If `KnownValues` knows those values, such operators run here as
-on a device, and recorders see them.
-
-Any other operator on `meta` works out the shape, strides and data type of its output. Nothing in a
-pass takes PyTorch longer, so equal calls are worked out once.
+`torch.arange(n)` reads a tensor n. Any other operator works out the shape, strides and type of its
+output, and nothing in a pass takes PyTorch longer.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ _CALLS: Final[dict[Key, list[Look]]] = {}
 
 
 class Look(NamedTuple):
-    """What makes a tensor on `meta` like another, with as much memory."""
+    """What makes a tensor on `meta` like another."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -73,7 +70,7 @@ class Look(NamedTuple):
 
 
 def known_shape(func: Operator, args: Arguments, kwargs: Keywords) -> Any:
-    """An operator's output; on `meta`, that of an earlier call with equal arguments if any."""
+    """An operator's output; on `meta`, like that of an earlier call with equal arguments."""
     if func is _GROUPED_MM and args[0].is_meta and args[0].dtype != torch.bfloat16:
         # [M, K] x [E, K, N] -> [M, N], whose own function on `meta` only takes bfloat16
         return args[0].new_empty((*args[0].shape[:-1], args[1].shape[-1]))
@@ -99,19 +96,19 @@ def known_shape(func: Operator, args: Arguments, kwargs: Keywords) -> Any:
 
 
 KnownShapes: Final = functools.partial(DispatchMode, known_shape)
-"""The mode, which belongs below all others: they see operators as called."""
+"""The mode, which belongs below all others."""
 
 
 @functools.cache
 def _depends_on_values(func: Operator) -> bool:
-    """Whether an operator's output depends on values, by PyTorch's own tags."""
+    """By PyTorch's own tags."""
     tags = getattr(func, "tags", ())
     return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
 
 
 @functools.cache
 def makes_tensors(func: Operator) -> bool:
-    """Whether an operator only makes new tensors, whose look does not depend on values."""
+    """Whether an operator only makes new tensors, which look alike for all values."""
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.returns or _depends_on_values(func):
         return False
@@ -124,7 +121,7 @@ def makes_tensors(func: Operator) -> bool:
 
 
 def _answer(func: Operator, args: Arguments, kwargs: Keywords) -> Any:
-    """The output of an operator that depends on values, if these are known."""
+    """The output of an operator that depends on values."""
     if kwargs.get("output_size") is not None:  # as repeat_interleave accepts it
         return func(*args, **kwargs)
     if func is _ATEN.index.Tensor:
@@ -161,7 +158,7 @@ def _values_of(func: Operator, *arguments: Value) -> Any:
 
 
 def _on_meta(output: Value) -> Value:
-    """Tensors on `meta`, with known values, for computed ones; numbers unchanged."""
+    """Tensors on `meta`, with known values, for computed ones."""
     if isinstance(output, tuple | list):
         return tuple(map(_on_meta, output))
     if not isinstance(output, torch.Tensor):
@@ -185,7 +182,7 @@ def call_of(func: Function | str, args: Arguments, kwargs: Keywords) -> Key | No
 
 
 def _describe(arguments: Values, parts: list[Any]) -> bool:
-    """Appends to `parts` what outputs may depend on; False if that is unclear."""
+    """Appends to `parts`; False if it is unclear."""
     for argument in arguments:
         kind = type(argument)
         if kind in _TENSORS:

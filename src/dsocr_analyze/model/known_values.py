@@ -1,11 +1,8 @@
-"""Values on the `meta` device: the few numbers that model code reads from its own tensors.
+"""Values on `meta`: the few numbers that a model's control flow reads from its own tensors.
 
-A model's control flow needs some: "is there an image?", "do the positions increase?". `KnownValues`
-tracks tensors of known values (ranges, constants, filled pixels, and what is computed from these)
-and computes the answer on the CPU. MoE routing is uniform: the choices are dealt to the experts in
-turn. No computed float is 0.
-
-A value is forgotten when its tensor's version changes, even by a view or a scripted function.
+`KnownValues` tracks tensors of known values (ranges, constants, filled pixels, and what is computed
+from these) and computes the answer on the CPU. MoE routing is uniform: the choices are dealt to the
+experts in turn. No computed float is 0. A value is forgotten when its tensor's version changes.
 """
 
 from __future__ import annotations
@@ -45,7 +42,6 @@ __all__ = [
 
 
 WITH_VALUES: Final = "give device='cpu' or a CUDA device, where every tensor has values"
-"""What to do about a value that is missing on `meta`."""
 
 _ATTRIBUTE = "_dsocr_known_value"
 
@@ -75,7 +71,7 @@ _SHAPED_AS: Final[dict[Function, Function]] = {
     torch.Tensor.reshape_as: torch.Tensor.reshape,
     torch.Tensor.view_as: torch.Tensor.view,
 }
-"""Functions that take a tensor for its shape, and those that take the shape."""
+"""For functions that take a tensor for its shape, those that take the shape."""
 
 _WITHOUT_VALUE = (
     "empty",
@@ -120,7 +116,7 @@ _QUESTIONS = frozenset(
 
 
 def known_value(tensor: torch.Tensor) -> _Compute | None:
-    """What computes a `meta` tensor's value, always the same function; None if unknown."""
+    """What computes a `meta` tensor's value; None if unknown."""
     known: tuple[int, _Compute] | None = getattr(tensor, _ATTRIBUTE, None)
     return None if known is None or tensor._version != known[0] else known[1]
 
@@ -132,7 +128,7 @@ def set_known_value(tensor: torch.Tensor, compute: _Compute) -> None:
 
 
 def _once(compute: _Compute) -> _Compute:
-    """The same, run when first called; made faster than `functools.cache`."""
+    """The same, run when first called; faster than `functools.cache`."""
     made = list[Any]()
 
     def value() -> Any:
@@ -146,10 +142,7 @@ def _once(compute: _Compute) -> _Compute:
 def _with_values(
     assign: Callable[..., None], func: Function, args: Arguments, kwargs: Keywords
 ) -> Any:
-    """Makes a call of torch, or answers it if it asks for the value of a `meta` tensor.
-
-    `assign` makes assignments to items.
-    """
+    """Makes a call of torch, or answers it if it asks for the value of a `meta` tensor."""
     safe_point()
     first = args[0] if args else kwargs.get("input")
     if isinstance(first, torch.Tensor) and first.is_meta:
@@ -158,10 +151,8 @@ def _with_values(
                 return bool((first == args[1]).any().item())
         if func in _QUESTIONS:
             return _answer(func, first, args, kwargs)
-        if func is torch.Tensor.cpu:
-            return _on_cpu(first)
-        if func is torch.Tensor.cuda:
-            return first
+        if func in (torch.Tensor.cpu, torch.Tensor.cuda):
+            func, args, kwargs = torch.Tensor.to, (first, func.__name__), {}
         if func is torch.Tensor.to:
             device = device_among(args[1:], kwargs)
             if device is not None and device.type != "meta":
@@ -208,7 +199,7 @@ class KnownValues(FunctionMode):
 def _follow(
     func: Function, args: Arguments, kwargs: Keywords, result: Any, computed: _Compute | None
 ) -> None:
-    """Keeps what computes a result's value, if known."""
+    """Keeps what computes a result's value, or forgets it."""
     if isinstance(result, torch.Tensor):
         if computed is not None and result.is_meta:
             set_known_value(result, computed)
@@ -243,10 +234,7 @@ def _answer(func: Function, asked: torch.Tensor, args: Arguments, kwargs: Keywor
 
 
 def _with_output_size(args: Arguments, kwargs: Keywords) -> Keywords:
-    """Arguments of `repeat_interleave`, with the output's length for one number of repeats.
-
-    It expands that one itself, out of sight.
-    """
+    """Arguments of `repeat_interleave`, with the length for a single number, which it expands."""
     given = {**dict(zip(("input", "repeats", "dim"), args, strict=False)), **kwargs}
     repeats: Any = given.get("repeats")
     dim, is_one = given.get("dim"), isinstance(repeats, torch.Tensor) and repeats.numel() == 1
@@ -259,7 +247,7 @@ def _with_output_size(args: Arguments, kwargs: Keywords) -> Keywords:
 
 
 def _fill(func: Function, args: Arguments, kwargs: Keywords) -> bool | int | float | complex | None:
-    """The number that fills a new tensor; None if there is none."""
+    """The number that fills a new tensor, if any."""
     if func in _EQUALITY and not kwargs and args[0].is_meta and args[0].is_floating_point():
         is_known = hasattr(args[0], _ATTRIBUTE) or type(args[1]) not in (int, float) or args[1] != 0
         return None if is_known else False
@@ -288,7 +276,7 @@ def _follow_through_view(
 
 
 def _on_cpu(tensor: torch.Tensor) -> Any:
-    """A copy of a tensor's known value, or the tensor itself."""
+    """A copy of a known value, or the tensor itself."""
     known = known_value(tensor)
     if known is None:
         return tensor
@@ -299,9 +287,7 @@ def _on_cpu(tensor: torch.Tensor) -> Any:
 def device_among(args: Arguments, kwargs: Keywords) -> torch.device | None:
     """The device in a call of `Tensor.to`, if any."""
     for argument in (*args, kwargs.get("device"), kwargs.get("other")):
-        if isinstance(argument, torch.device):
-            return argument
-        if isinstance(argument, str):
+        if isinstance(argument, torch.device | str):
             return torch.device(argument)
         if isinstance(argument, torch.Tensor):
             return argument.device
@@ -327,7 +313,7 @@ def _without_device(args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywo
 def _result(func: Function, arguments: _Compute, writes: bool) -> Any:
     """A deferred result, or the tensor after an assignment to items.
 
-    A function that `writes` to its arguments gets copies.
+    Arguments that the function `writes` to are copied.
     """
     args, names, values = _copied(arguments()) if writes else arguments()
     result = func(*args, **dict(zip(names, values, strict=True)))
@@ -335,7 +321,7 @@ def _result(func: Function, arguments: _Compute, writes: bool) -> Any:
 
 
 def _deferred(func: Function, args: Arguments, kwargs: Keywords) -> _Compute | None:
-    """What computes arguments of `func`, names and values of others; None if one is unknown.
+    """What computes arguments, names and values of others; None if one is unknown.
 
     It holds nothing that may change before it runs, and no `meta` tensors, whose lifetimes count.
     """
@@ -359,7 +345,7 @@ def _copied(value: Any) -> Any:
 
 
 def frozen(argument: Any) -> _Compute:
-    """What returns the argument's present value, on the CPU; those of its tensors are known."""
+    """What returns the present value, on the CPU, of an argument of known values."""
     if isinstance(argument, torch.Tensor):
         if not argument.is_meta:
             with uncounted():
@@ -398,10 +384,7 @@ def _with_uniform_routing(func: Function, args: Arguments, kwargs: Keywords) -> 
 
 
 UniformRouting: Final = partial(FunctionMode, _with_uniform_routing)
-"""The mode that makes the choices of a top-k uniform where tensors have values.
-
-The scores of drawn weights are random, so choices are dealt to the experts in turn, as on `meta`.
-"""
+"""The mode that deals the choices of a top-k to experts in turn where scores are random."""
 
 
 def routed_uniformly(
@@ -409,8 +392,7 @@ def routed_uniformly(
 ) -> Callable[[], torch.Tensor]:
     """What computes uniform choices of a top-k, without holding its tensors.
 
-    `choices` are the returned indices, [..., k] (k at `dim`), of the arguments scores
-    [..., candidates], k and dim.
+    `choices` are its indices, [..., k] (k at `dim`), for scores [..., candidates], k and dim.
     """
     scores = args[0] if args else kwargs["input"]
     dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
@@ -419,10 +401,7 @@ def routed_uniformly(
 
 
 def _uniform_choices(shape: tuple[int, ...], dim: int, candidates: int) -> torch.Tensor:
-    """Indices [..., k] (k at `dim`) that choose all candidates equally often, in turn.
-
-    The first candidates get the remainder. No row chooses one twice, as k <= candidates.
-    """
+    """Indices [..., k] (k at `dim`) of all candidates in turn; in no row twice: k <= candidates."""
     rows = [*shape]
     rows.append(rows.pop(dim))
     return (torch.arange(math.prod(rows)) % candidates).view(rows).movedim(-1, dim)

@@ -1,8 +1,7 @@
 """What the names in a model of transformers and its config tell: its stages, inputs and prompt.
 
-transformers knows the token embedding, the head and the encoder. Towers for pictures and sound, and
-projectors, are recognised by their path and class; inputs, by the names of forward's arguments.
-They are what a processor would return for a picture or recording of the model's usual size.
+Towers and projectors are recognised by their path and class, inputs by the names of forward's
+arguments: what a processor would return for a picture or recording of the model's usual size.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _KINDS: Final[Mapping[str, re.Pattern[str]]] = {
     "audio": re.compile(r"audio|speech|sound|wav2vec|hubert|conformer|codec"),
     "vision": re.compile(r"vision|visual|image|pixel|vit|siglip|vq_?(model|vae)"),
 }
-"""Words in a module's name or class, the most specific first."""
+"""In a module's name or class, the most specific first."""
 
 _ORDER: Final = ("vision", "audio", "encoder", "projector")
 
@@ -56,7 +55,7 @@ def stages_of(
 ) -> tuple[StageScope, ...]:
     """The stages of a model, in the order in which they run.
 
-    A model `has_towers` if it takes pictures or sound besides text, or turns them into text.
+    It `has_towers` if it takes pictures or sound besides text, or turns them into text.
     """
     head = _path_of(module, module.get_output_embeddings()) if decodes else None
     owned: dict[str, list[str]] = {}
@@ -75,7 +74,7 @@ def stages_of(
 
 
 def text_embedding(module: transformers.PreTrainedModel) -> torch.nn.Embedding | None:
-    """The embedding of the text model's or decoder's tokens; None without one."""
+    """The embedding of the text model's or decoder's tokens, if any."""
     found = None
     with contextlib.suppress(NotImplementedError, AttributeError):
         decoder = module.get_decoder() if module.config.is_encoder_decoder else module
@@ -84,7 +83,7 @@ def text_embedding(module: transformers.PreTrainedModel) -> torch.nn.Embedding |
 
 
 def routed_expert_of(module: torch.nn.Module) -> str | None:
-    """A pattern of the paths of experts that are modules; None without any."""
+    """A pattern of the paths of experts that are modules, if any."""
     found = {
         re.sub(r"\.\d+(?=\.|$)", ".*", path) + ".*"
         for path, each in module.named_modules()
@@ -102,7 +101,7 @@ def _path_of(module: torch.nn.Module, wanted: torch.nn.Module | None) -> str | N
 def beside_the_text(
     module: transformers.PreTrainedModel, *, has_towers: bool
 ) -> Iterator[tuple[str, str, torch.nn.Module | torch.Tensor]]:
-    """Path, kind and self of all that is not the text model, from the top down to the latter."""
+    """Path, kind and self of all that is not the text model, from the top down to it."""
     has_encoder = module.config.is_encoder_decoder and hasattr(module, "get_encoder")
     encoder = _path_of(module, module.get_encoder()) if has_encoder else None
     if encoder is not None:
@@ -130,7 +129,7 @@ def beside_the_text(
 
 
 _PICTURE_PIXELS: Final = 448
-"""Pixels a side where the config sets none, rounded down to whole patches."""
+"""A side where the config sets none, rounded down to whole patches."""
 
 _AUDIO_FRAMES: Final = 1000
 _AUDIO_SAMPLES: Final = 160_000
@@ -147,12 +146,12 @@ DESCRIBED: Final = frozenset(
      "cross_attention_mask", "qformer_input_ids", "bbox", "mm_token_type_ids",
      "image_embeds_position_mask", "flattened_patches", "attention_mask"}
 )  # fmt: skip
-"""Arguments that have a rule here or are made of the prompt."""
+"""Arguments that have a rule or are made of the prompt."""
 
 PICTURE_OR_SOUND: Final = re.compile(
     "pixel_values|input_features|input_values|patches|visual_embeds|visual_feats|audio_values"
 )
-"""In the names of arguments that hold a picture, a film or a recording."""
+"""In names of arguments that hold a picture, a film or a recording."""
 
 
 class _Config:
@@ -173,7 +172,7 @@ class _Config:
         return next((value for value in found if value is not None), None)
 
     def number(self, *keys: str, default: int) -> int:
-        """The same, if it is a whole number or a list of them, whose first it is."""
+        """The same, if it is a whole number or a list of them."""
         value = self.first(*keys)
         value = value[0] if isinstance(value, list | tuple) and value else value
         return value if isinstance(value, int) and value > 0 else default
@@ -315,13 +314,13 @@ def _sounds(names: frozenset[str], config: _Config) -> Iterator[dict[str, Input]
 
 
 _TEXT: Final = 512
-"""Tokens of a prompt of text alone, where the model was trained for twice as many."""
+"""Tokens of text alone, where the model was trained for twice as many."""
 
 TOKENS_AROUND: Final = 32
 """Tokens of text around a picture."""
 
 _BEFORE: Final = 4
-"""How many of these come before it."""
+"""Those before it."""
 
 _LENGTHS: Final = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 _BEGINS: Final = (
@@ -335,10 +334,7 @@ _ENDS: Final = (
 def ids_of(
     config: transformers.PretrainedConfig, token: int | None, count: int, *, has_picture: bool
 ) -> tuple[tuple[PlacedValue, ...], int]:
-    """The ids of a prompt that are not text, and its length.
-
-    The `token`, if any, stands `count` times for parts of a picture or recording.
-    """
+    """The ids of a prompt that are not text, among them `count` times a `token`, and its length."""
     text = _text_config(config)
     if token is None:
         longest = text.number(*_LENGTHS, default=2 * _TEXT)
@@ -359,7 +355,7 @@ def ids_of(
 
 
 def media_token(config: transformers.PretrainedConfig, inputs: Iterable[str]) -> int | None:
-    """The id that stands for a part of the inputs' picture or recording, if any."""
+    """The id that stands for part of the inputs' picture or recording, if any."""
     kinds = {"pixel_values": "image", "input_features": "audio", "input_values": "audio"}
     kind = next((kinds[name] for name in inputs if name in kinds), None)
     keys = (f"{kind}_token_id", f"{kind}_token_index", f"{kind}_soft_token_id")
@@ -375,7 +371,7 @@ def first_id(module: transformers.PreTrainedModel) -> int:
 
 
 def text_id(config: transformers.PretrainedConfig) -> int:
-    """An id that stands for text: the first with no other meaning in the config."""
+    """An id of text: the first with no other meaning in the config."""
     values, taken = config.to_dict(), set[int]()
     for part in (values, *(each for each in values.values() if isinstance(each, dict))):
         for key, value in part.items():

@@ -17,7 +17,7 @@ _STDERR: Final = 2
 
 
 def read_tokenizer_file(file: Path) -> bytes:
-    """Its content; raises ModelDirectoryError if it is unreadable or too large."""
+    """Its content; ModelDirectoryError if it is unreadable or too large."""
     try:
         return read_bytes(file, DOCUMENT_BYTES)
     except OSError as error:
@@ -30,8 +30,7 @@ def read_tokenizer_file(file: Path) -> bytes:
 def named_tokenizer_failures(file: Path) -> Iterator[None]:
     """Turns any failure of the body, which runs a file's tokenizer, into ModelDirectoryError.
 
-    A panic writes a hundred lines to stderr and raises a BaseException, so whatever any thread
-    writes to stderr is dropped meanwhile.
+    A panic raises a BaseException and writes a hundred lines to stderr, which is dropped meanwhile.
     """
     try:
         with _discarding_stderr():
