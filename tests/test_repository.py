@@ -1,7 +1,5 @@
 """The repository's own files agree with each other."""
 
-import ast
-import importlib.util
 import itertools
 import os
 import re
@@ -12,10 +10,12 @@ import tomllib
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import run as script
+from conditions import is_within, rounds
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -38,22 +38,6 @@ def pyproject() -> dict[str, Any]:
     return tomllib.loads(read("pyproject.toml"))
 
 
-def runner() -> ModuleType:
-    return loaded("scripts/run.py")
-
-
-@cache
-def loaded(name: str) -> ModuleType:
-    """A file outside the package, imported by its path."""
-    spec = importlib.util.spec_from_file_location(Path(name).stem + "_script", ROOT / name)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 @cache
 def project_files() -> list[Path]:
     """Files that are in the repository, or would be after `git add --all`."""
@@ -69,7 +53,7 @@ def project_files() -> list[Path]:
 
 
 def test_every_list_of_tasks_is_that_of_the_run_script():
-    tasks = runner().TASKS
+    tasks = script.TASKS
     [makefile] = re.findall(r"^TASKS := (.+)$", read("Makefile"), re.MULTILINE)
     contributing = re.findall(r"^\| `make (\w+)` \|", read("CONTRIBUTING.md"), re.MULTILINE)
     assert set(makefile.split()) == set(contributing) == set(tasks)
@@ -122,7 +106,7 @@ def test_scripts_are_executable(name):
 
 
 def test_every_subcommand_that_a_task_or_workflow_calls_exists():
-    commands = [command for task in runner().TASKS.values() for command in task.commands]
+    commands = [command for task in script.TASKS.values() for command in task.commands]
     for path in (ROOT / ".github" / "workflows").glob("*.yml"):
         calls = re.findall(r"\bdsocr-analyze .*", path.read_text(encoding="utf-8"))
         commands += [tuple(shlex.split(call)) for call in calls]
@@ -140,23 +124,18 @@ COPIED = ("pyproject.toml", *(f"requirements/{name}.txt" for name in ("torch", *
 @pytest.fixture
 def bare_project(tmp_path, monkeypatch):
     """The run script moved to a project without an environment; what it would run is recorded."""
-    script = runner()
     (tmp_path / "requirements").mkdir()
     for name in COPIED:
         (tmp_path / name).write_text(read(name), encoding="utf-8")
-    steps: list[list[str]] = []
+    steps = []
     monkeypatch.delenv("PYTHON", raising=False)
     monkeypatch.setattr(script, "ROOT", tmp_path)
     monkeypatch.setattr(script.Environment, "python", Path(sys.executable))
     monkeypatch.setattr(script, "find_python", lambda: sys.executable)
-
-    def record(command: list[str]) -> None:
-        steps.append(command)
-
-    monkeypatch.setattr(script, "_run", record)
+    monkeypatch.setattr(script, "_run", steps.append)
     for environment in (script.PINNED, script.NEWEST):
         environment.folder.mkdir()
-    return script, steps, tmp_path
+    return steps, tmp_path
 
 
 def installed(steps: list[list[str]]) -> list[str]:
@@ -165,7 +144,7 @@ def installed(steps: list[list[str]]) -> list[str]:
 
 
 def test_setup_installs_by_hash_then_torch_by_version_then_the_project_alone(bare_project):
-    script, steps, folder = bare_project
+    steps, folder = bare_project
     script.ensure_environment("dev.txt")
     build, everything, torch, project = [step for step in steps if "install" in step]
     for step, name in ((build, "build.txt"), (everything, "dev.txt")):
@@ -183,19 +162,23 @@ def test_setup_installs_by_hash_then_torch_by_version_then_the_project_alone(bar
 
 
 def test_what_does_not_compile_does_not_stop_a_setup(bare_project, tmp_path):
-    script, steps, folder = bare_project
+    steps, folder = bare_project
     script.ensure_environment("dev.txt")
-    (packages := tmp_path / "packages").mkdir()
-    (packages / "good.py").write_text("x = 1\n", encoding="utf-8")
-    (packages / "of_another_python.py").write_text("def f[T: = 1\n", encoding="utf-8")
-    (folder / "src").mkdir(exist_ok=True)
-    (folder / "src" / "own.py").write_text("x = 1\n", encoding="utf-8")
+    packages = tmp_path / "packages"
+    own, good, other = (
+        folder / "src/own.py",
+        packages / "good.py",
+        packages / "of_another_python.py",
+    )
+    for file, code in ((own, "x = 1\n"), (good, "x = 1\n"), (other, "def f[T: = 1\n")):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(code, encoding="utf-8")
     _, *arguments = steps[-1]
     place = f"import sysconfig\nsysconfig.get_path = lambda name: {str(packages)!r}\n"
     arguments[1] = place + arguments[1]
     subprocess.run([sys.executable, *arguments], check=True)
-    assert [each.name.partition(".")[0] for each in packages.rglob("*.pyc")] == ["good"]
-    assert [each.name.partition(".")[0] for each in (folder / "src").rglob("*.pyc")] == ["own"]
+    compiled = sorted(each.name.partition(".")[0] for each in tmp_path.rglob("*.pyc"))
+    assert compiled == ["good", "own"]
 
 
 DEV = ["build.txt", "dev.txt", "torch", "."]
@@ -223,9 +206,9 @@ FLASH = {"packages": ["flash-attn"]}
     ],
 )
 def test_setup_installs_what_is_missing_or_changed(bare_project, before, changed, after, expected):
-    script, steps, folder = bare_project
+    steps, folder = bare_project
 
-    def ensure(name: str, **options: Any) -> None:
+    def ensure(name, **options):
         environment = script.NEWEST if name == "newest" else script.PINNED
         script.ensure_environment(f"{name}.txt", environment, **options)
 
@@ -233,8 +216,9 @@ def test_setup_installs_what_is_missing_or_changed(bare_project, before, changed
         ensure(name, **options)
     steps.clear()
     if changed:
-        with (folder / f"requirements/{changed}.txt").open("a", encoding="utf-8") as file:
-            file.write("# changed\n")
+        (folder / f"requirements/{changed}.txt").write_text(
+            f"{read(f'requirements/{changed}.txt')}#"
+        )
     for name in after:
         ensure(name)
     assert installed(steps) == expected
@@ -244,26 +228,21 @@ def test_setup_installs_what_is_missing_or_changed(bare_project, before, changed
 
 
 def test_setup_refuses_what_is_no_package_built_against_torch(bare_project):
-    script, steps, _ = bare_project
+    steps, _ = bare_project
     with pytest.raises(script.SetupError, match="setup takes flash-attn and torchvision, not plot"):
         script.run_task("setup", ["plot"])
     assert steps == []
 
 
 def test_failed_setup_is_tried_again(bare_project, monkeypatch):
-    script, _, _ = bare_project
-
-    def fail(command: list[str]) -> None:
-        raise script.SetupError("no network")
-
-    monkeypatch.setattr(script, "_run", fail)
+    refused = script.SetupError("no network")
+    monkeypatch.setattr(script, "_run", Mock(side_effect=refused))
     with pytest.raises(script.SetupError):
         script.ensure_environment("dev.txt")
     assert not script.PINNED.stamp.exists()
 
 
 def test_python_without_venv_is_told_what_to_install(bare_project, monkeypatch):
-    script, _, _ = bare_project
     refusal = subprocess.CompletedProcess([], 1, "", "")
     monkeypatch.setattr(script.subprocess, "run", lambda *args, **kwargs: refusal)
     monkeypatch.setattr(script, "_version_of", lambda python: (3, 12))
@@ -272,33 +251,33 @@ def test_python_without_venv_is_told_what_to_install(bare_project, monkeypatch):
 
 
 def test_clean_empties_tmp_but_keeps_the_folder_and_models(bare_project):
-    script, _, folder = bare_project
-    for name in ("tmp/reports/a.json", "tmp/.gitignore", "models/README.md", ".ruff_cache/x"):
+    _, folder = bare_project
+    for name in (
+        "tmp/reports/a.json",
+        "tmp/.gitignore",
+        "models/README.md",
+        ".ruff_cache/x",
+        "src/__pycache__/x",
+        "tests/__pycache__/x",
+        "scripts/__pycache__/x",
+        "benchmarks/__pycache__/x",
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("", encoding="utf-8")
-    for name in ("src", "tests", "scripts", "benchmarks"):
-        (folder / name / "__pycache__").mkdir(parents=True)
     script.clean()
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    assert left == {
-        "tmp/.gitignore", "models/README.md", *COPIED,
-    }  # fmt: skip
+    assert left == {"tmp/.gitignore", "models/README.md", *COPIED}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("bench_*.py")), ids=str)
 def test_a_benchmark_begins_with_the_environment_that_it_runs_in(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    [main] = [
-        node for node in tree.body if isinstance(node, ast.FunctionDef) if node.name == "main"
-    ]
-    statements = [ast.unparse(node) for node in main.body]
-    assert "print_environment()" in statements[:2]  # the first may be a docstring
+    main = path.read_text(encoding="utf-8").partition("\ndef main(")[2].splitlines()
+    assert "    print_environment()" in main[1:3]  # the first may be a docstring
 
 
 def test_a_median_above_its_limit_by_more_than_the_slack_is_missed(capsys):
-    conditions = loaded("benchmarks/conditions.py")
     ratios = [9.0, 2.1, 1.0]  # their median is 2.1
-    answers = [conditions.is_within("a / b", ratios, limit, 1.2) for limit in (1.7, 1.8, 2.2)]
+    answers = [is_within("a / b", ratios, limit, 1.2) for limit in (1.7, 1.8, 2.2)]
     assert answers == [False, True, True]
     assert capsys.readouterr().out.splitlines()[0] == (
         "a / b: 2.10 (at most 1.7, 1.2 times that is allowed), median of 3 rounds from 1.00 to 9.00"
@@ -309,21 +288,20 @@ def test_a_median_above_its_limit_by_more_than_the_slack_is_missed(capsys):
 def test_what_is_compared_runs_in_turn_after_a_round_that_does_not_count():
     calls = []
     runs = [lambda: calls.append("a") or 1.0, lambda: calls.append("b") or 2.0]
-    assert loaded("benchmarks/conditions.py").rounds(runs, 2) == [[1.0, 2.0], [1.0, 2.0]]
-    assert calls == ["a", "b"] * 3
+    assert (rounds(runs, 2), calls) == ([[1.0, 2.0], [1.0, 2.0]], ["a", "b"] * 3)
 
 
 def test_interpreter_that_does_not_run_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHON", str(tmp_path / "no-such-python"))
-    with pytest.raises(runner().SetupError, match="no-such-python does not run"):
-        runner().find_python()
+    with pytest.raises(script.SetupError, match="no-such-python does not run"):
+        script.find_python()
 
 
 @sampled(
     ("line", "status", "said"),
     [
         ("run.py tset", 2, "analyze"),  # the tasks that there are
-        ("run.py --active types --no-such-option", 2, "--no-such-option"),
+        ("run.py --active lint --no-such-option", 2, "--no-such-option"),
         ("run.py --active types --version", 0, "mypy"),
         ("deepseek-ocr-static-analysis.py --version", 0, metadata.version("dsocr-analyze")),
     ],
@@ -353,15 +331,14 @@ def lock_lines(name: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip() and line.strip()[0] != "#"]
 
 
+@cache
 def pins(name: str = "dev") -> dict[str, Requirement]:
     found = [Requirement(line.partition("--hash")[0].strip()) for line in lock_lines(name)]
     return {canonicalize_name(item.name): item for item in found}
 
 
 def version_of(pin: Requirement) -> str:
-    (clause,) = pin.specifier
-    assert clause.operator == "=="
-    return clause.version
+    return str(pin.specifier).removeprefix("==")  # another operator is no version
 
 
 @pytest.mark.parametrize("requirement", direct_requirements(), ids=str)
@@ -437,9 +414,8 @@ def test_the_newest_environment_has_what_the_package_accepts_and_the_vendor_does
 
 
 def test_tests_of_the_newest_environment_exist():
-    chosen = runner().NEWEST_TESTS
-    assert chosen
-    for name in chosen:
+    assert script.NEWEST_TESTS
+    for name in script.NEWEST_TESTS:
         file, _, test = name.partition("::")
         assert f"def {test}" in read(file)
 
@@ -466,17 +442,12 @@ def test_version_is_stated_in_one_place():
     version = pyproject()["project"]["version"]
     assert Version(metadata.version("dsocr-analyze")) == Version(version)
     literal = re.compile(rf"""["']{re.escape(version)}["']""")
-    copies = [
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "src").rglob("*.py")
-        if literal.search(path.read_text(encoding="utf-8"))
-    ]
-    assert copies == []
+    files = (ROOT / "src").rglob("*.py")
+    assert [path for path in files if literal.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_changelog_has_an_unreleased_section_first():
-    sections = re.findall(r"^## (.+)$", read("CHANGELOG.md"), re.MULTILINE)
-    assert sections[0] == "[Unreleased]"
+    assert re.search(r"^## (.+)$", read("CHANGELOG.md"), re.MULTILINE)[1] == "[Unreleased]"
 
 
 # Texts -------------------------------------------------------------------------------------------
