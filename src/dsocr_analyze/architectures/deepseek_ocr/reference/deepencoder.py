@@ -523,12 +523,11 @@ class ImageEncoderViT(nn.Module):
         for block in self.blocks:
             x = block(x)
         x = self.neck(x.permute(0, 3, 1, 2))
-        sampled: list[Tensor] = [x]
-        for index, name in enumerate(self._downsamplers):
+        held: list[Tensor] = [x]
+        for name in self._downsamplers:
             # The published encoder copies each convolution's input except the first.
-            coarser = getattr(self, name)(sampled[-1].clone() if index else x)
-            sampled.append(coarser)
-        return sampled[-1]
+            held.append(getattr(self, name)(held[-1].clone() if len(held) > 1 else x))
+        return held[-1]
 
 
 class Block(nn.Module):
@@ -604,22 +603,15 @@ class Attention(nn.Module):
         q, k, v = fused.reshape(3, count * heads, tokens, -1).unbind(0)  # [N H, h w, D]
         bias = None
         if self.use_rel_pos:
-            by_row, by_column = self._terms(q, count, (rows, columns))
+            grid = (rows, columns)
+            terms = add_decomposed_rel_pos(q, self.rel_pos_h, self.rel_pos_w, grid, grid)
+            by_row, by_column = (term.view(count, heads, *term.shape[1:]) for term in terms)
             bias = (by_row + by_column).flatten(-2)  # [N, H, h w, h w]
         q, k, v = (part.view(count, heads, tokens, -1) for part in (q, k, v))
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         out = out.view(count, heads, rows, columns, -1).permute(0, 2, 3, 1, 4)
         out = out.reshape(count, rows, columns, -1)
         return cast("Tensor", self.proj(out))
-
-    def _terms(self, q: Tensor, count: int, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """The decomposed terms, `[N, H, h w, h, 1]` and `[N, H, h w, 1, w]`."""
-        by_row, by_column = add_decomposed_rel_pos(q, self.rel_pos_h, self.rel_pos_w, grid, grid)
-        heads = self.num_heads
-        return (
-            by_row.view(count, heads, *by_row.shape[1:]),
-            by_column.view(count, heads, *by_column.shape[1:]),
-        )
 
 
 def window_partition(x: Tensor, window_size: int) -> tuple[Tensor, tuple[int, int]]:

@@ -1086,8 +1086,9 @@ class DeepseekV2DecoderLayer(nn.Module):
     def __init__(self, config: DeepseekV2Config, layer_idx: int) -> None:
         super().__init__()
         family = "mla_" if config.use_mla else "mha_"
-        own = [name for name in self.attention_classes if name.startswith(family)]
-        known = [name.removeprefix(family) for name in own]
+        known = [
+            name.removeprefix(family) for name in self.attention_classes if name.startswith(family)
+        ]
         implementation = _one_of(config._attn_implementation, known, "_attn_implementation")
         self.self_attn = self.attention_classes[family + implementation](config, layer_idx)
         is_mixture = (

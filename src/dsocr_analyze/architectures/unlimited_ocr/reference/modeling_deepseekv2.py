@@ -6,7 +6,7 @@ new tokens, K keys, H heads, D head size, d width.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 
 from torch import Tensor
 
@@ -26,13 +26,13 @@ class _Ring:
 
     def __init__(self, cache: Any, layer_idx: int, window: int) -> None:
         self._cache, self._layer, self._window = cache, layer_idx, window
-        self._prompts: dict[int, int] = _kept_on(cache, "_prefill_length")
-        self._slots: dict[int, int] = _kept_on(cache, "_ring_pos")
+        self._prompts: dict[int, int] = vars(cache).setdefault("_prefill_length", {})
+        self._slots: dict[int, int] = vars(cache).setdefault("_ring_pos", {})
 
-    def note_prompt(self, tokens: int) -> None:
-        """Records the prompt's length, unless it is known."""
-        if tokens:
-            self._prompts.setdefault(self._layer, tokens)
+    def note_prompt(self) -> None:
+        """Takes what is held for the prompt, unless its length is known."""
+        if self.held:
+            self._prompts.setdefault(self._layer, self.held)
 
     @property
     def held(self) -> int:
@@ -56,13 +56,6 @@ class _Ring:
             slot = (slot + 1) % self._window
         self._slots[self._layer] = slot
         return keys, values
-
-
-def _kept_on(cache: Any, name: str) -> dict[int, int]:
-    """Numbers by layer, in an attribute of the cache."""
-    if not hasattr(cache, name):
-        setattr(cache, name, {})
-    return cast("dict[int, int]", getattr(cache, name))
 
 
 def _tensors_of(cache: Any, layer_idx: int) -> tuple[Tensor, Tensor]:
@@ -101,7 +94,7 @@ class SlidingWindowLlamaAttention(shared.LlamaAttention):
         """As `LlamaAttention`, without weights; in a full ring, queries see all keys."""
         ring = self._ring(past_key_value)
         if ring is not None and hidden_states.shape[1] == 1:
-            ring.note_prompt(ring.held)  # the cache's length before its first decode step
+            ring.note_prompt()  # the cache's length before its first decode step
         if ring is not None and ring.is_full:
             query, key, value, *_tables = self._heads(
                 hidden_states, position_ids, None, position_embeddings
@@ -113,7 +106,7 @@ class SlidingWindowLlamaAttention(shared.LlamaAttention):
                 hidden_states, position_ids, past_key_value, position_embeddings
             )
             if ring is not None:
-                ring.note_prompt(ring.held)
+                ring.note_prompt()
         every_key = shared.repeat_kv(keys, self.num_key_value_groups)
         every_value = shared.repeat_kv(values, self.num_key_value_groups)
         heads, _weights = self._attended(query, every_key, every_value, attention_mask)
