@@ -56,14 +56,14 @@ def normalize_transform(
         return None
 
     count = len(mean if mean is not None else std or ())
-    means = [0.0] * count if mean is None else mean
-    deviations = [1.0] * count if std is None else std
+    given = (mean, [0.0] * count), (std, [1.0] * count)
 
     def normalize(x: Tensor) -> Tensor:
-        def channels(values: Sequence[float]) -> Tensor:
-            return torch.tensor(values, dtype=x.dtype, device=x.device).view(-1, 1, 1)
-
-        return x.clone().sub_(channels(means)).div_(channels(deviations))
+        means, deviations = (
+            torch.tensor(neutral if values is None else values, dtype=x.dtype, device=x.device)
+            for values, neutral in given
+        )
+        return x.clone().sub_(means.view(-1, 1, 1)).div_(deviations.view(-1, 1, 1))
 
     return normalize
 
