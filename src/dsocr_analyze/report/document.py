@@ -379,6 +379,12 @@ def build_report(
         created: Time of writing, in UTC.
         times: Predicted seconds.
     """
+    workload, parameters, decode = figures.workload, figures.parameters, figures.decode
+    batch = Batch(
+        **_work(figures.batch),
+        max_new_tokens=workload.max_new_tokens,
+        decode_steps=max(0, workload.max_new_tokens - 1),
+    )
     return Report(
         schema_version=SCHEMA_VERSION,
         metadata=Metadata(
@@ -387,12 +393,20 @@ def build_report(
             conventions=CONVENTIONS,
             created=created.isoformat(timespec="seconds"),
         ),
-        workload=workload_document(figures.workload),
-        total=_total(figures),
+        workload=workload_document(workload),
+        total=Total(
+            **_work(figures.prefill_pass),
+            params=parameters.total,
+            causal_savable_flops=figures.causal_savable_flops,
+            decode_step=DecodeStep(**_work(decode.work), cached_tokens=workload.seq_len)
+            if decode
+            else None,
+            batch=batch,
+            page=PageShare.of(batch, workload.pages),
+        ),
         stages={name: _stage(figures, stage) for name, stage in figures.stages.items()},
         unassigned=Unassigned(
-            params=sum(figures.parameters.unassigned.values()),
-            names=tuple(figures.parameters.unassigned),
+            params=sum(parameters.unassigned.values()), names=tuple(parameters.unassigned)
         ),
         memory=_memory(figures),
         agreement=agreement,
@@ -407,25 +421,6 @@ def _work(work: kernels.Work) -> dict[str, Any]:
     """The fields of `CountsWithIntensity`."""
     moved = work.bytes_moved
     return counts_of(work) | {"arithmetic_intensity": work.flops / moved if moved else None}
-
-
-def _total(figures: PageFigures) -> Total:
-    workload, decode = figures.workload, figures.decode
-    batch = Batch(
-        **_work(figures.batch),
-        max_new_tokens=workload.max_new_tokens,
-        decode_steps=max(0, workload.max_new_tokens - 1),
-    )
-    return Total(
-        **_work(figures.prefill_pass),
-        params=figures.parameters.total,
-        causal_savable_flops=figures.causal_savable_flops,
-        decode_step=DecodeStep(**_work(decode.work), cached_tokens=workload.seq_len)
-        if decode
-        else None,
-        batch=batch,
-        page=PageShare.of(batch, workload.pages),
-    )
 
 
 def _stage(figures: PageFigures, stage: StageFigures) -> Stage:

@@ -276,19 +276,15 @@ def _totals(report: Report) -> Table:
 
 def _experts(report: Report) -> list[Table]:
     """Routed experts that stages touch, and bytes read; no table without any."""
-    rows = []
-    for name, stage in report.stages.items():
-        if (touched := stage.experts_touched) and stage.bytes_read_expected is not None:
-            rows.append((
-                name, str(touched.even), f"{touched.expected:.2f}", f"{touched.counted:.4g}",
-                *map(bytes_text, (stage.bytes_read, stage.bytes_read_expected)),
-            ))  # fmt: skip
-    table = Table(
-        "Routed experts touched per layer: evenly spread, and expected for independent choices",
-        ("stage", "even", "expected", "counted", "read", "read, expected"),
-        tuple(rows),
-    )
-    return [table] if rows else []
+    rows = [
+        (name, str(touched.even), f"{touched.expected:.2f}", f"{touched.counted:.4g}",
+         *map(bytes_text, (stage.bytes_read, stage.bytes_read_expected)))
+        for name, stage in report.stages.items()
+        if (touched := stage.experts_touched) and stage.bytes_read_expected is not None
+    ]  # fmt: skip
+    title = "Routed experts touched per layer: evenly spread, and expected for independent choices"
+    columns = ("stage", "even", "expected", "counted", "read", "read, expected")
+    return [Table(title, columns, tuple(rows))] if rows else []
 
 
 def _memory(report: Report) -> Table:
