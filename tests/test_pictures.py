@@ -186,7 +186,7 @@ def test_lines_break_after_commas_then_words_then_parts_of_words(text, widest, l
         ("time h100 --dtype float16 --mode base", "base mode, 10 text tokens, 1,024 new tokens,"
          " float16, eager attention, h100-sxm, serving by vllm$", None, None),
     ],
-    every(4),
+    every(7),
 )  # fmt: skip
 def test_the_heading_names_all_that_is_fixed_and_the_axis_what_differs(
     draw, command, heading, axis, ticks
@@ -293,8 +293,8 @@ class TestStages:
     @sampled("name", ["base", "a-long-name/of some/folder, with words.json", "64"], first(1))
     @sampled(
         ("count", "inches"),
-        [(1, 8.0), (12, 1.2 + 12 * 0.75), (2, 8.0), (MOST_BARS, 16.0)],
-        first(2),
+        [(10, 1.2 + 10 * 0.75), (1, 8.0), (2, 8.0), (12, 1.2 + 12 * 0.75), (MOST_BARS, 16.0)],
+        first(1),
     )
     def test_few_and_many_bars_are_readable_and_many_are_wider(self, report, name, count, inches):
         picture = stage_picture(
@@ -367,8 +367,7 @@ class TestSweep:
     def test_lines_are_told_apart_without_colour(self, draw):
         picture, _ = draw("sweep --max-new-tokens 1:200 --mode all")
         lines = picture.axes.get_lines()
-        assert len({(line.get_marker(), str(line.get_linestyle())) for line in lines}) == 6
-        assert len({line.get_marker() for line in lines}) == 6
+        assert len({line.get_marker() for line in lines}) == len(lines) == 6
         assert legend_of(picture) == [f"{mode} mode" for mode in DEFAULT.modes]
 
 
