@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -163,7 +164,9 @@ class CallRecorder(Recorder):
             output = super()._run_in_full(path, forward, args, kwargs)
         with torch._C.DisableTorchFunction():
             returned = output.values() if isinstance(output, dict) else (output,)
-            given = inspect.signature(forward).bind(*args, **kwargs).arguments | kwargs
+            function = getattr(forward, "__func__", forward)
+            names = _parameters(function)[function is not forward :]
+            given = dict(zip(names, args, strict=False)) | kwargs
             trace.modules.setdefault(path, []).append(
                 TracedCall(
                     tuple(trace.kernels),
@@ -173,6 +176,11 @@ class CallRecorder(Recorder):
                 )
             )
         return output
+
+
+@functools.cache
+def _parameters(function: Function) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
 
 
 def _shapes_of(values: Keywords) -> dict[str, tuple[int, ...]]:

@@ -239,13 +239,16 @@ class FirstCall:
 
         Tensors are weak references, so they can die.
         """
-        attributes, parts = list[Any](), [self._module]
+        parts = [self._module]
         for part in parts:
-            for name, value in (*vars(part).items(), *part._buffers.items()):
-                if name not in _OF_EVERY_MODULE:
-                    is_tensor = isinstance(value, torch.Tensor)
-                    attributes.append(weakref.ref(value) if is_tensor else value)
             parts += [child for child in part._modules.values() if child is not None]
+        attributes = [
+            weakref.ref(value) if isinstance(value, torch.Tensor) else value
+            for part in parts
+            for table in (vars(part), part._buffers)
+            for name, value in table.items()
+            if name not in _OF_EVERY_MODULE
+        ]
         return [*map(_version_of, tensors_in(self._arguments))], attributes
 
 

@@ -111,15 +111,18 @@ class ClosedForms:
 
         These do the same work on equal arguments in the built-in reference and in the published
         files, which a trace of every module confirms in the tests: SAM's blocks of the same kind of
-        attention, the second encoder's layers, the decoder's dense layers, its MoE layers, routed
-        experts, and modules at the same place in any of these.
+        attention, the second encoder's layers, the decoder's dense layers, its MoE layers, and
+        routed experts. What else is in a layer repeats with it.
         """
 
-        def name(path: str) -> str:
+        def name(path: str) -> str | None:
             layer = _NUMBERED.fullmatch(path)
             if layer is None:
                 return path
             index, below = int(layer["index"]), layer["below"] or ""
+            expert = ROUTED_EXPERT.fullmatch(below)
+            if below and (expert is None or expert["below"]):
+                return None
             if layer["list"] == "model.sam_model.blocks":
                 # By the config, as in the reference, and by the published files.
                 indexes = dimensions.sam.global_attn_indexes
@@ -129,9 +132,7 @@ class ClosedForms:
                 variant = "moe" if dimensions.decoder.is_moe(index) else "dense"
             else:
                 variant = "each"
-            shared = f"{layer['list']}.{variant}{below}"
-            expert = ROUTED_EXPERT.fullmatch(shared)
-            return shared if expert is None else f"{expert['experts']}.each{expert['below'] or ''}"
+            return f"{layer['list']}.{variant}{' expert' if below else ''}"
 
         return name
 
