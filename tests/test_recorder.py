@@ -1109,18 +1109,21 @@ def test_an_equal_call_is_not_run_again_unless_someone_watches_operators(monkeyp
 
 
 def test_alike_modules_share_a_name():
-    directory = directory_with(num_hidden_layers=4, **CONFIGS["every second layer MoE"])
+    directory = directory_with(DEFAULT.reference, **CONFIGS["every second layer MoE"])
     name = DEFAULT.forms.repeats(DEFAULT.forms.dimensions(directory.config))
     sam, clip, layers = "model.sam_model.blocks", "model.vision_model.transformer", "model.layers"
     for one, same, other in (
-        (f"{sam}.0.attn.qkv", f"{sam}.1.attn.qkv", f"{sam}.2.attn.qkv"),
-        (f"{sam}.2", f"{sam}.5", f"{sam}.2.attn"),
-        (f"{clip}.layers.0.mlp", f"{clip}.layers.23.mlp", f"{sam}.0.mlp"),
-        (f"{layers}.0.mlp", f"{layers}.3.mlp", f"{layers}.2.mlp"),
-        (f"{layers}.2.mlp.experts.0.up_proj", f"{layers}.2.mlp.experts.7.up_proj", layers),
+        (f"{sam}.0", f"{sam}.1", f"{sam}.2"),
+        (f"{sam}.2", f"{sam}.5", f"{clip}.layers.2"),
+        (f"{clip}.layers.0", f"{clip}.layers.23", f"{layers}.0"),
+        (f"{layers}.0", f"{layers}.3", f"{layers}.2"),
+        (f"{layers}.2", f"{layers}.4", f"{layers}.2.mlp.experts.0"),
+        (f"{layers}.2.mlp.experts.0", f"{layers}.4.mlp.experts.7", f"{layers}.0.mlp.experts.0"),
         ("model.projector", "model.projector", "model.sam_model"),
     ):
         assert name(one) == name(same) != name(other)
+    for path in (f"{sam}.0.attn", f"{layers}.0.mlp", f"{layers}.2.mlp.experts.0.up_proj"):
+        assert name(path) is None, "it repeats with the layer or expert that it is in"
 
 
 @pytest.mark.exhaustive
