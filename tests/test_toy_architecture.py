@@ -101,8 +101,7 @@ class ToyOCRModel(DeepseekOCRModel):
         views.tokens = views.tokens.view(-1, views.tokens.shape[-1])
 
 class ToyOCRForCausalLM(DeepseekOCRForCausalLM):
-    def _build_decoder(self, config):
-        return ToyOCRModel(config)
+    decoder_class = ToyOCRModel
 """
 
 

@@ -98,6 +98,7 @@ class KernelSeconds(NamedTuple):
         seconds: No less than either of the least seconds.
         is_memory: Whether bytes over bandwidth exceed FLOPs over peak.
         errors: Accuracy of each kernel's kind.
+        moved: Bytes read and written, those that caches serve and weights of touched experts too.
         least_compute: Seconds of the necessary matrix FLOPs at peak.
         least_memory: Seconds of the bytes that L2 does not serve, at memory's bandwidth.
     """
@@ -106,6 +107,7 @@ class KernelSeconds(NamedTuple):
     seconds: Floats
     is_memory: NDArray[np.bool_]
     errors: Sequence[KindError]
+    moved: Floats
     least_compute: Floats
     least_memory: Floats
 
@@ -119,6 +121,7 @@ class KernelSeconds(NamedTuple):
         return Duration(
             {error: seconds[rows].sum(axis=0) for error, rows in numbers.items()},
             (seconds * self.is_memory).sum(axis=0), launches, host,
+            (self.moved * calls).sum(axis=0),
             (self.least_compute * calls).sum(axis=0), (self.least_memory * calls).sum(axis=0),
         )  # fmt: skip
 
@@ -156,7 +159,7 @@ def kernel_seconds(
     except TypeError:  # arrays are not hashable; such records are few
         distinct, alike = [*kernels], [*range(len(kernels))]
     shape = (len(distinct), *_shape(distinct))
-    seconds, compute, memory = np.zeros((3, *shape))
+    seconds, moved, compute, memory = np.zeros((4, *shape))
     is_memory = np.zeros(shape, dtype=bool)
     errors: dict[int, KindError] = {}
     groups: dict[Hashable, list[int]] = {}
@@ -165,13 +168,14 @@ def kernel_seconds(
     for numbers in groups.values():
         group = _Group([*map(distinct.__getitem__, numbers)], device, precision, cold)
         fitted, error = group.fitted()
+        moved[numbers] = group.moved
         is_memory[numbers], compute[numbers], memory[numbers] = group.least()
         least = np.maximum(compute[numbers], memory[numbers])
         seconds[numbers] = np.maximum(fitted, least)
         errors |= dict.fromkeys(numbers, error)
     return KernelSeconds(
         kernels, seconds[alike], is_memory[alike], [*map(errors.__getitem__, alike)],
-        compute[alike], memory[alike],
+        moved[alike], compute[alike], memory[alike],
     )  # fmt: skip
 
 
@@ -189,7 +193,7 @@ def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSec
     # The peaks are the highest rates among measured kernels: whatever is faster is at the peak.
     streamed = np.where(moved > cpu.CACHED_BYTES, memory, 0.0)
     return KernelSeconds(
-        kernels, seconds, memory > compute, errors,
+        kernels, seconds, memory > compute, errors, moved,
         np.minimum(compute, seconds), np.minimum(streamed, seconds),
     )  # fmt: skip
 
@@ -360,6 +364,7 @@ class Duration(NamedTuple):
         memory: The part of these in memory-bound kernels.
         launches: Seconds that the GPU waits for launches.
         host: Seconds that it waits for other work of the host.
+        nbytes: Bytes read and written, including those that caches serve.
         least_compute: Seconds of the necessary matrix FLOPs at peak.
         least_memory: Seconds of the bytes that L2 does not serve, at memory's bandwidth.
         measured_error: Relative half-width of the band if a server's benchmarks give it; None if it
@@ -370,6 +375,7 @@ class Duration(NamedTuple):
     memory: Figure = 0.0
     launches: Figure = 0.0
     host: Figure = 0.0
+    nbytes: Figure = 0.0
     least_compute: Figure = 0.0
     least_memory: Figure = 0.0
     measured_error: float | None = None
@@ -429,6 +435,7 @@ class Duration(NamedTuple):
         duration = self.times(factor)
         # The same work is done, unless it takes longer: then the server was spared some of it.
         return duration._replace(
+            nbytes=self.nbytes,
             least_compute=np.minimum(self.least_compute, duration.seconds),
             least_memory=np.minimum(self.least_memory, duration.seconds),
             measured_error=error,
