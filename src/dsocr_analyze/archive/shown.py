@@ -296,9 +296,7 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
 
 # --- pictures of sweeps --------------------------------------------------------------------------
 
-QUANTITIES: Final = tuple(
-    name for name in BATCH_RESULTS if name not in ("grid_columns", "grid_rows")
-)
+QUANTITIES: Final = tuple(each for each in BATCH_RESULTS if not each.startswith("grid_"))
 """Columns that can be plotted."""
 
 _OTHER_SIDE: Final = {"page_width": "page_height", "page_height": "page_width"}
@@ -372,8 +370,6 @@ def sweep_picture(
         batches: Rows of a sweep.
         quantity: One of `QUANTITIES` or `TIMES`.
         x: By default the axis with most values.
-        model: Settings of the model.
-        time: What predicted seconds assume.
 
     Raises:
         WorkloadError: The quantity or x is unknown, or there would be too many lines.

@@ -6,14 +6,13 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.archive import pages, setting, shown, table_files, totals
 from dsocr_analyze.archive.axes import parse_modes
-from dsocr_analyze.archive.seconds import ArchiveTimeRequest, TimeRequested
 from dsocr_analyze.cli import options, page_options, printing, words
 from dsocr_analyze.cli.streams import LateProgress
 from dsocr_analyze.cli.time_requests import MOST_CONCURRENCY, lengths_are_given
@@ -21,6 +20,9 @@ from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.input_files import exists
 from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
+
+if TYPE_CHECKING:
+    from dsocr_analyze.archive.seconds import ArchiveTimeRequest, TimeRequested
 
 __all__ = ["count_list", "deadline_hours"]
 
@@ -36,6 +38,8 @@ def _list_time(context: typer.Context, requested: TimeRequested) -> ArchiveTimeR
         raise WorkloadError(
             f"--concurrency {concurrency} is out of range; give 1 to {MOST_CONCURRENCY}"
         )
+    from dsocr_analyze.archive.seconds import ArchiveTimeRequest
+
     return ArchiveTimeRequest(
         requested, concurrency, None if deadline is None else deadline_hours(deadline),
         lengths_are_given(context),
