@@ -17,24 +17,11 @@ PAGE = {"page": (300, 200), "crop_mode": False, "image_size": 128, "text_tokens"
 TOKENS = 5 + 2 * (2 + 1) + 1  # text with BOS, two rows of visual tokens, each ended, a separator
 PAIRS = TOKENS * (TOKENS - 1) // 2
 
-_VISION = {
-    "width": {
-        "clip-l-14-224": {
-            "width": 8,
-            "layers": 1,
-            "heads": 2,
-            "image_size": 56,
-            "patch_size": 14,
-        },
-        "sam_vit_b": {
-            "width": 8,
-            "layers": 1,
-            "heads": 1,
-            "global_attn_indexes": [],
-            "downsample_channels": [8, 8],
-        },
-    },
-}
+_CLIP = {"width": 8, "layers": 1, "heads": 2, "image_size": 56, "patch_size": 14}
+_SAM = {
+    "width": 8, "layers": 1, "heads": 1, "global_attn_indexes": [], "downsample_channels": [8, 8],
+}  # fmt: skip
+_VISION = {"width": {"clip-l-14-224": _CLIP, "sam_vit_b": _SAM}}
 
 
 def windowed(window: int, **changes):

@@ -71,7 +71,9 @@ def really_generated(small: Small, batch: int, new_tokens: int) -> Counted:
 
     def after(_module, _args, kwargs, output):
         totals.append(counter.get_total_flops())
-        cache_bytes.append(cache_bytes_among(kwargs | dict(output)))
+        kept = kwargs | dict(output)
+        caches = [kept.get(name) for name in ("past_key_values", "cache_params", "state")]
+        cache_bytes.append(floating_bytes(caches, set()))
 
     def hooked_sample(self, *args, **kwargs):
         self.register_forward_pre_hook(lambda *_: totals.append(counter.get_total_flops()))
@@ -95,11 +97,6 @@ def really_generated(small: Small, batch: int, new_tokens: int) -> Counted:
     starts, ends = [0, *totals[2::2]], totals[1::2]
     flops = [end - start for start, end in zip(starts, ends, strict=True)]
     return Counted(flops, cache_bytes, sum(each.numel() for each in model.parameters()))
-
-
-def cache_bytes_among(kept) -> int:
-    caches = [kept.get(name) for name in ("past_key_values", "cache_params", "state")]
-    return floating_bytes(caches, set())
 
 
 def floating_bytes(value, seen: set[int]) -> int:
@@ -174,8 +171,8 @@ def test_a_step_after_many_that_do_not_run_costs_what_it_costs_after_them(tmp_pa
         real.params,
     )
     report = session_of(small, tmp_path).analyze(max_new_tokens=24)
-    assert report.total.batch.matrix_flops == sum(real.flops)
-    assert report.memory.kv_cache_bytes == real.cache_bytes[-1]
+    found = report.total.batch.matrix_flops, report.memory.kv_cache_bytes
+    assert found == (sum(real.flops), real.cache_bytes[-1])
 
 
 def test_the_page_says_how_many_models_these_are():
@@ -215,10 +212,10 @@ def test_a_prefill_computes_the_logits_of_one_token_as_generate_asks(tmp_path):
     # Of the angles, one product per position and half a head's width, which 4.46 makes with a
     # matrix operator.
     angles = 0 if IS_5 else tokens * 32
-    assert one.total.macs == layers * layer + d * vocabulary + angles
-    assert one.total.matrix_flops == 4_536_010_932_224 - (131_072 if IS_5 else 0)
-    assert one.total.params == 1_235_814_400
-    difference = every.total.matrix_flops - one.total.matrix_flops
-    assert difference == 2 * (tokens - 1) * d * vocabulary
+    flops = 4_536_010_932_224 - (131_072 if IS_5 else 0)
+    assert (one.total.macs, one.total.matrix_flops, one.total.params) == (
+        layers * layer + d * vocabulary + angles, flops, 1_235_814_400,
+    )  # fmt: skip
+    assert every.total.matrix_flops == flops + 2 * (tokens - 1) * d * vocabulary
     logits = 2 * tokens * vocabulary
     assert one.memory.peak_activation_bytes < logits < every.memory.peak_activation_bytes
