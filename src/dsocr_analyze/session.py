@@ -63,6 +63,13 @@ __all__ = ["DeepSeekOCRSession", "parse_device"]
 LARGEST_TRACED_BATCH: Final = 1024
 """The vision stages of so many pages take about a minute."""
 
+_CHECKPOINTS_ROUTING_NOTE: Final = (
+    "MoE routing is the checkpoint's, computed on {}; FLOPs do not depend on it, but bytes of"
+    " expert weights and calls of experts do; the batch assumes that every decode step reads as"
+    " many experts as the first. experts_touched compares the experts it chose (counted) with those"
+    " of an even split (even)"
+)
+
 Announce = Callable[[str], None]
 
 
@@ -297,8 +304,14 @@ class DeepSeekOCRSession:
             traced = replace(traced, flops_analytic=forms_by_stage)
         for name, calls in traced.ledger.unknown.items():
             warnings.append(f"unknown operator {name}: {calls} calls are not counted")
-        notes = (*warnings, *self._notes(workload, traced))
-        return replace(traced, warnings=tuple(warnings), notes=notes), agreement
+        notes = self.architecture.notes_of(workload)
+        if self.architecture.closed_forms is not None or "topk" in traced.ledger.counted:  # routed
+            if self._dimensions is not None:
+                notes += self._dimensions.notes
+            given = _CHECKPOINTS_ROUTING_NOTE.format(self.loaded.device)
+            notes.append(given if self.loaded.has_weights else UNIFORM_ROUTING_NOTE)
+        notes = [*warnings, *notes]
+        return replace(traced, warnings=tuple(warnings), notes=tuple(notes)), agreement
 
     def composed(self, workload: PageWorkload) -> PageFigures:
         """A page's figures by the closed forms; raises ConfigError without any."""
@@ -415,22 +428,6 @@ class DeepSeekOCRSession:
                 "transformers": transformers,
             },
         )
-
-    def _notes(self, workload: AnyWorkload, traced: PageFigures) -> list[str]:
-        notes = self.architecture.notes_of(workload)
-        if self.architecture.closed_forms is None and "topk" not in traced.ledger.counted:
-            return notes  # nothing is routed
-        if self._dimensions is not None:
-            notes += self._dimensions.notes
-        if not self.loaded.has_weights:
-            return [*notes, UNIFORM_ROUTING_NOTE]
-        return [
-            *notes,
-            f"MoE routing is the checkpoint's, computed on {self.loaded.device}; FLOPs do not"
-            " depend on it, but bytes of expert weights and calls of experts do; the batch assumes"
-            " that every decode step reads as many experts as the first. experts_touched compares"
-            " the experts it chose (counted) with those of an even split (even)",
-        ]
 
 
 def parse_device(name: str, *, computes: bool = False) -> torch.device:

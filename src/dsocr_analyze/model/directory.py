@@ -155,16 +155,13 @@ class ModelDirectory:
     @property
     def doubt(self) -> str:
         """Why the architecture's own code could not run the config; empty if it could."""
-        try:
-            if self._is_modelled:
+        architecture = self.recognized
+        if architecture is not None and architecture.closed_forms is not None:
+            try:
                 self.dimensions()
-        except ConfigError as error:
-            return str(error)
+            except ConfigError as error:
+                return str(error)
         return ""
-
-    @property
-    def _is_modelled(self) -> bool:
-        return self.recognized is not None and self.recognized.closed_forms is not None
 
     @contextlib.contextmanager
     def _named_config(self) -> Iterator[None]:
@@ -181,11 +178,12 @@ class ModelDirectory:
     @cached_property
     def config_findings(self) -> ConfigFindings:
         """Findings about the config's keys; without closed forms, only about quantization."""
-        if not self._is_modelled:
+        architecture = self.recognized
+        if architecture is None or architecture.closed_forms is None:
             is_quantized = self.config.get("quantization_config") is not None
             return ConfigFindings((_NOT_QUANTIZED,) if is_quantized else (), ())
         with self._named_config():
-            return findings_of(self.config, self.architecture.forms.model.config_table, self.code)
+            return findings_of(self.config, architecture.forms.model.config_table, self.code)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

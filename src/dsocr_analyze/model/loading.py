@@ -13,7 +13,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any, Final, TypeAlias
 
@@ -112,13 +112,14 @@ _ANSWERS: Final[dict[str, Callable[..., Any]]] = {
 }
 
 
-_WINDOW: Final = "_ring_window"
-"""Attribute of the config, but no key of config.json, where `infer()` of Unlimited-OCR sets it."""
-
-
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to run, and its origin."""
+    """A model ready to run, and its origin.
+
+    Attributes:
+        has_weights: Whether the parameters hold the checkpoint's values (never on `meta`).
+        sliding_window: Generated tokens that the decoder keeps in its cache; None if it keeps all.
+    """
 
     module: torch.nn.Module
     directory: ModelDirectory
@@ -126,13 +127,7 @@ class LoadedModel:
     dtype: torch.dtype
     attention: str
     has_weights: bool
-    """Whether the parameters hold the checkpoint's values (never on `meta`)."""
-
-    @property
-    def sliding_window(self) -> int | None:
-        """Generated tokens that the decoder keeps in its cache; None if it keeps all."""
-        window: int | None = getattr(getattr(self.module, "config", None), _WINDOW, None)
-        return window
+    sliding_window: int | None = None
 
 
 def load_model(
@@ -180,8 +175,9 @@ def load_model(
             require_transformers(directory)
         model = _loaded(directory, device, dtype, attention, random_weights)
     if sliding_window is not None:
-        setattr(model.module.config, _WINDOW, sliding_window)
-    return model
+        # Where `infer()` of Unlimited-OCR sets it; no key of config.json.
+        vars(model.module.config)["_ring_window"] = sliding_window
+    return replace(model, sliding_window=sliding_window)
 
 
 def _loaded(

@@ -116,12 +116,14 @@ class LiveTensors:
 
         Those that already count are on the device; those that no trace counts have no place.
         """
-        if _has_storage(tensor) and not self._is_known(tensor.untyped_storage()):
+        if tensor.is_nested or tensor.layout is not torch.strided:
+            return  # without memory of its own
+        if not self._is_known(tensor.untyped_storage()):
             self._watch(tensor.untyped_storage(), 0, is_on_host=True)
 
     def is_on_host(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was put on the host; one without memory of its own never is."""
-        if not _has_storage(tensor):
+        if tensor.is_nested or tensor.layout is not torch.strided:
             return False
         self._book_freed()
         living = self._known.get(tensor.untyped_storage()._cdata)
@@ -168,10 +170,6 @@ class LiveTensors:
             if self._known.get(storage.key) is storage:
                 del self._known[storage.key]
                 self._nbytes -= storage.nbytes
-
-
-def _has_storage(tensor: torch.Tensor) -> bool:
-    return not tensor.is_nested and tensor.layout is torch.strided
 
 
 # --- host and device on a CPU ----------------------------------------------------------------

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from dsocr_analyze.figures import Peak
-from dsocr_analyze.kernels import Kernel, Work, work_by
+from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.torch_calls import Shapes
 
 __all__ = ["Level", "Trace", "TracedCall"]
@@ -70,10 +70,6 @@ class Trace:
     peak: Peak = field(default_factory=functools.partial(Peak, 0, ""))
     levels: list[Level] = field(default_factory=list)
     modules: dict[str, list[TracedCall]] = field(default_factory=dict)
-
-    def own_work(self) -> dict[str, Work]:
-        """Own work of every module that has any, by path in order of first operators."""
-        return work_by(self.kernels, "path")
 
     def add(self, call: Trace, alive: int, old: str, new: str) -> None:
         """Adds a call of the module `old`, with `alive` bytes before it, as one of `new`."""

@@ -11,7 +11,7 @@ from operator import attrgetter, itemgetter
 
 from dsocr_analyze.architectures.stages import StageScope, owner_among
 from dsocr_analyze.figures import OperatorLedger, StageFigures
-from dsocr_analyze.kernels import Kernel, Work, merged, total_work, with_ancestors
+from dsocr_analyze.kernels import Kernel, Work, merged, total_work, with_ancestors, work_by
 from dsocr_analyze.model.torch_calls import Shapes
 from dsocr_analyze.module_tree import NestedShapes, TracedModule
 from dsocr_analyze.trace.passes import PassTraces
@@ -187,14 +187,14 @@ def linear_stretches(steps: range, run: Callable[[int], Work]) -> list[range]:
 
 def growing_work(step: Trace, routed_expert: re.Pattern[str] | None) -> Work:
     """Work of a decode step without its routed experts."""
-    own = step.own_work()
+    own = work_by(step.kernels, "path")
     grown = own if routed_expert is None else filterfalse(routed_expert.fullmatch, own)
     return total_work(map(own.__getitem__, grown))
 
 
 def traced_modules(trace: Trace) -> dict[str, TracedModule]:
     """Calls, shapes and FLOPs (with all modules below) of every path that took part."""
-    total = with_ancestors(trace.own_work())
+    total = with_ancestors(work_by(trace.kernels, "path"))
     calls = Counter(trace.calls)
     found = {}
     for path in calls.keys() | total.keys():
