@@ -60,7 +60,7 @@ def _start_with_docstrings() -> NoReturn:
 
 
 def _let_libraries_warn() -> None:
-    """No library's warning ends a command: -W error is for one's own code."""
+    """-W error is for one's own code: no library's warning ends a command."""
     if sys.warnoptions:
         import warnings
 
@@ -68,14 +68,14 @@ def _let_libraries_warn() -> None:
 
 
 def _keep_standard_descriptors() -> None:
-    """Opens /dev/null for closed standard streams, whose numbers a file could get."""
+    """Opens /dev/null for closed streams, whose numbers a file could get."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
 
 
 def _look_elsewhere() -> None:
-    """Keeps `-m` from searching the current folder first, which may have a typer.py."""
+    """Keeps `-m` from searching the current folder, which may have a typer.py."""
     try:
         here = os.getcwd()  # noqa: PTH109  # nothing imported
     except OSError:  # it has been removed

@@ -128,15 +128,9 @@ def compare(
 ) -> Agreement:
     """Compares a workload's traced and analytic figures module by module; they must be equal.
 
-    A checkpoint's routing touches other experts than uniform routing. Where a layer's traced
-    experts differ from the closed form's, they are compared as one, with each touched expert's
-    weights counted once.
-
-    Args:
-        traced: Figures of the trace.
-        analytic: Those of the closed forms.
-        architecture: Knows the operators without a closed form, and which modules are experts.
-        expert_weights_bytes: Of one routed expert.
+    A checkpoint's routing touches other experts than uniform routing: layers that differ are
+    compared as a whole, with the weights of each touched expert, `expert_weights_bytes`, counted
+    once.
     """
     stages: dict[str, Mapping[str, bool]] = {}
     differences: list[str] = []
@@ -190,7 +184,6 @@ def compare(
 
 
 def _share(left_out: Work, modelled: Work) -> LeftOutShare:
-    """The share of what is left out in the sum of both; 0 if it is 0."""
     flops, nbytes = left_out.vector_flops, left_out.bytes_moved
     return LeftOutShare(
         vector_flops=flops / (flops + modelled.vector_flops) if flops else 0.0,
@@ -204,7 +197,7 @@ def _differences(
     modules: Mapping[str, Work],
     closed: Mapping[str, Work],
 ) -> dict[str, str]:
-    """For every quantity that differs, a line on the first module, in order, where it does."""
+    """For every quantity that differs, a line on the first module where it does."""
     found: dict[str, str] = {}
     if traced.params != analytic.params:
         values = f"{traced.params} traced and {analytic.params} analytic"
@@ -223,7 +216,7 @@ def _differences(
 def _modelled(
     stage: StageFigures, not_modelled: Iterable[IncidentalOperators]
 ) -> tuple[dict[str, Work], dict[IncidentalOperators, Work]]:
-    """Own work of every module, and the work of operators that have no closed form."""
+    """Own work of every module, and work without a closed form."""
     modules = dict(stage.own)
     left_out: dict[IncidentalOperators, Work] = {}
     works = work_by(stage.kernels, "path", "operator")
@@ -243,7 +236,7 @@ def _join_experts(
     routed_expert: re.Pattern[str],
     weights_bytes: int,
 ) -> None:
-    """Merges a layer's experts into one row if other experts were touched than predicted."""
+    """Merges a layer's experts into one row if others were touched than predicted."""
     layers: dict[str, tuple[_ExpertWork, _ExpertWork]] = {}
     for side, modules in enumerate((traced, closed)):
         for path, work in modules.items():

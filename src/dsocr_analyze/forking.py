@@ -42,10 +42,7 @@ def is_forked() -> bool:
 
 
 def other_process(first: Callable[[], None] | None = None) -> Executor:
-    """Another process, or a thread where none can be forked safely.
-
-    Only a process begins with `first`.
-    """
+    """Another process, which begins with `first`, or a thread where none can be forked safely."""
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
     from multiprocessing import get_context
 
@@ -61,7 +58,7 @@ def other_process(first: Callable[[], None] | None = None) -> Executor:
 def undone(undo: Callable[[], None]) -> Iterator[None]:
     """Calls `undo` after the body, which changes something of the whole process.
 
-    A process that another thread forks meanwhile calls it at once: perhaps before the change, or
+    A process that another thread forks meanwhile calls it at once, perhaps before the change or
     twice.
     """
     change = threading.get_ident(), undo
@@ -89,8 +86,8 @@ def importing() -> Iterator[None]:
 def _wait_for_imports() -> None:
     """Before a fork: waits for imports, and lets none begin until it is over.
 
-    Hooks run in reverse order: those of the modules imported above, which take locks that an import
-    may need, come later.
+    Hooks run in reverse order: those of the modules imported above take locks that an import may
+    need.
     """
     _imports.acquire()
     here = threading.get_ident()

@@ -60,11 +60,7 @@ _KINDS: Final = (
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[io.BufferedReader]:
-    """Opens a regular file, or a link to one, for reading in binary.
-
-    Raises:
-        OSError: It is missing, unreadable, a folder, a pipe or a device.
-    """
+    """A regular file, or a link to one, for reading in binary; raises OSError without one."""
     _refuse_special(path, path.stat().st_mode)  # before opening, which some devices act upon
     # What is there may be another file by now: a pipe is opened without waiting, and looked at.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
@@ -84,11 +80,7 @@ def _refuse_special(path: Path, mode: int) -> None:
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file.
-
-    Raises:
-        OSError: It is missing, unreadable, no regular file, or larger than `most_bytes`.
-    """
+    """The content of a regular file; raises OSError without one of at most `most_bytes`."""
     with opened(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
@@ -103,10 +95,9 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
 
 def own_folder() -> Path | None:
-    """`$XDG_CONFIG_HOME/dsocr-analyze` or `~/.config/dsocr-analyze`; None where there is no home.
+    """`$XDG_CONFIG_HOME/dsocr-analyze` or `~/.config/dsocr-analyze`; None without a home.
 
-    Raises:
-        OwnFolderError: The variable, or the one of the home, holds no absolute path.
+    Raises OwnFolderError if the variable, or the home's, holds no absolute path.
     """
     variable, named = "XDG_CONFIG_HOME", os.environ.get("XDG_CONFIG_HOME")
     folder = Path(named or "")

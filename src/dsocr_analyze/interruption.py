@@ -87,7 +87,6 @@ class _Watch:
         holds: Whether an interruption has to wait.
         is_final: Whether until the outermost `held` block ends.
         raised: What a handler has raised.
-        thread: Identity of the main thread.
     """
 
     def __init__(self) -> None:
@@ -202,10 +201,7 @@ def held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """While the body runs, an interruption waits for its end, however long that takes.
-
-    For what an exception would leave half done, such as loading an extension module.
-    """
+    """Like `held` to the body's end: for what may not be half done, as loading an extension."""
     with held():
         watch = _watch
         if watch is None or watch.thread != threading.get_ident():
@@ -235,10 +231,7 @@ def interruptible() -> Iterator[None]:
 
 
 def safe_point() -> None:
-    """Raises a pending interruption, where `held` work can be left as after any error.
-
-    Takes less than a microsecond.
-    """
+    """Raises a pending interruption, where `held` work can be left; takes under a microsecond."""
     watch = _watch
     if watch is not None and watch.thread == threading.get_ident() and not watch.is_final:
         watch.answer()

@@ -32,10 +32,9 @@ that takes the content and stays: a device or a pipe.
 
 
 def prepare_directory(directory: Path, *, may_lead_out: bool = True) -> None:
-    """Makes the output directory and finds out, before any work, whether it can be written.
+    """Makes the output directory, and finds out before any work whether it can be written.
 
-    Its links, which others may have put there, may lead out of the current folder only if the user
-    named the directory.
+    Its links may lead out of the current folder only if the user named the directory.
     """
     if not may_lead_out and not directory.resolve().is_relative_to(Path.cwd().resolve()):
         raise OutputError(
@@ -57,8 +56,8 @@ def prepare_directory(directory: Path, *, may_lead_out: bool = True) -> None:
 def replacing(target: Path) -> Iterator[Path]:
     """Yields a temporary path beside `target` that replaces it when the body succeeds.
 
-    A link itself is replaced, except below /dev and /proc; a device or a pipe is written into. The
-    body is held: an interruption waits for one of its safe points, and `target` stays.
+    A link itself is replaced, except below /dev and /proc; a device or a pipe is written into. An
+    interruption waits for one of the body's safe points, and `target` stays.
     """
     with held(), _written_aside(target) as aside:
         with _named(target):
@@ -70,7 +69,7 @@ def write_files(texts: Mapping[Path, str], *, mode: int = 0o666) -> list[Path]:
     """Writes files that belong together, by path, and returns their paths.
 
     All are complete on disk before the first is replaced, and no interruption splits them. The
-    process's umask restricts the permissions `mode`.
+    umask restricts the permissions `mode`.
     """
     with held(), contextlib.ExitStack() as stack:
         written = []
@@ -147,10 +146,7 @@ def _remove_abandoned(folder: Path) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """While the body runs, no other process is in such a body for the same folder.
 
-    Windows, which cannot lock a folder, does without.
-
-    Raises:
-        OutputError: The folder cannot be locked, or others kept it for ten seconds.
+    Windows does without. Raises OutputError if others kept the folder for ten seconds.
     """
     if sys.platform == "win32":
         yield

@@ -187,7 +187,7 @@ class DeepSeekOCRSession:
 
     @cached_property
     def _counted(self) -> tuple[Parameters, Mapping[str, Mapping[str, int]], int]:
-        """The parameters, those of each stage, and the bytes of all, each in its own type."""
+        """The parameters, those of each stage, and the bytes of all."""
         own: dict[str, dict[str, int]] = {name: {} for name in self.architecture.stage_names}
         unassigned: dict[str, int] = {}
         total = nbytes = 0

@@ -79,7 +79,7 @@ class TomlTable:
         right: str,
         is_right: Callable[[Any], bool] = lambda _: True,
     ) -> Any:
-        """The value at `key`, of a type; `right` describes what `is_right` in messages."""
+        """The value at `key`, of a type; `right` says in messages what `is_right`."""
         self._asked.append(key)
         if key not in self._values:
             if default is REQUIRED:

@@ -130,11 +130,7 @@ class ModelDirectory:
         return "other"
 
     def dimensions(self) -> ModelDimensions:
-        """Dimensions of the model that the directory's code builds.
-
-        Raises:
-            ConfigError: The config is not recognised, or describes no supported model.
-        """
+        """Dimensions of the model that its code builds; raises ConfigError if they are unknown."""
         with self._named_config():
             return self.architecture.forms.dimensions(self.config, self.code)
 
@@ -193,9 +189,7 @@ class ModelDirectory:
     def class_in(self, role: str) -> tuple[str, str]:
         """The file and class that `auto_map` names for a role.
 
-        Raises:
-            ConfigError: `auto_map` does not name a class in a file.
-            ModelDirectoryError: The directory has no such file.
+        Raises ConfigError if it names none, and ModelDirectoryError without such a file.
         """
         auto_map = self.config.get("auto_map")
         if not isinstance(auto_map, dict):
@@ -222,9 +216,8 @@ class ModelDirectory:
     def runs_code(self, published: Mapping[str, str]) -> bool:
         """Whether the model is built from `published` files only, given by their SHA-256.
 
-        All of them are present and unchanged, and the classes are theirs. Others may lie beside
-        them: published files import only each other, and `name.py` precedes a folder of that name.
-        Raises like `class_in`.
+        Others may lie beside them: published files import only each other, and `name.py` precedes a
+        folder of that name. Raises like `class_in`.
         """
         if not published.items() <= self.digests().items():
             return False
@@ -260,7 +253,7 @@ class ModelDirectory:
         )
 
     def weight_files(self) -> list[Path]:
-        """The directory's safetensors files, or those of them that transformers reads."""
+        """The safetensors files, or those of them that transformers reads."""
         found = sorted(self.path.glob("*.safetensors"))
         return [file for file in found if file.name.startswith("model")] or found
 
@@ -275,10 +268,7 @@ def _sha256(data: bytes) -> str:
 
 
 def _python_files(directory: Path) -> dict[str, bytes]:
-    """Contents of the Python files by path, without hidden files and folders.
-
-    Raises OSError if one cannot be read, or they are too many or too large for a model.
-    """
+    """Python files by path, but hidden ones; OSError if unreadable, too many or too large."""
 
     def refuse(error: OSError) -> None:
         raise error

@@ -68,10 +68,9 @@ def running(
     """Sets up the environment for a model's forward pass on `device`.
 
     Args:
-        device: Device of the model's parameters.
+        device: Where the model's parameters are.
         flash_attention: Replaces `flash_attn_func` in the model's code, if given.
-        has_weights: Whether the parameters are a checkpoint's; if not, routing is made uniform, as
-            it is on `meta`.
+        has_weights: Whether the parameters are a checkpoint's; else routing is made uniform.
         assign: Makes assignments to items of tensors on `meta`.
     """
     with _asked_by_model_code(flash_attention) as stack, without_unused_imports():
@@ -123,7 +122,7 @@ def _uniform_top_k(top_k: Callable[..., _TopK]) -> Callable[..., _TopK]:
 def _asked_by_model_code(
     flash_attention: Callable[..., torch.Tensor] | None,
 ) -> Iterator[contextlib.ExitStack]:
-    """Settings wherever a model runs; the caller may enter more on the stack."""
+    """Settings wherever a model runs."""
     with (
         exclusive(),
         discarding_stdout(),  # the vendor's forward prints feature shapes
@@ -203,7 +202,7 @@ def blamed_on(
 ) -> Iterator[Callable[[str], None]]:
     """Turns whatever model code raises into one line, with any doubt about the config.
 
-    Yields what to call instead of `on_progress` with the name of each pass, which errors name.
+    Yields what to call, instead of `on_progress`, with the name of each pass, which errors name.
 
     Args:
         directory: Directory of the code.
@@ -215,8 +214,7 @@ def blamed_on(
     Raises:
         DeviceError: The device is out of memory.
         UncountableError: The trace refused what the model's code does.
-        ModelCodeError: Anything else, including `SystemExit`, but other errors of this package,
-            which stay as they are.
+        ModelCodeError: Anything else, even `SystemExit`, but this package's other errors.
     """
     running = ""
 
@@ -244,7 +242,7 @@ def blamed_on(
 
 
 def _said(error: BaseException) -> str:
-    """An exception's class, unless it is of this package, and text on one line."""
+    """An exception's text on one line, after its class if that is not of this package."""
     text = " ".join(str(error).split()).rstrip(".")
     if isinstance(error, AnalyzeError):
         return text
@@ -253,7 +251,7 @@ def _said(error: BaseException) -> str:
 
 
 def _place(error: BaseException, module: torch.nn.Module | None) -> Iterator[str]:
-    """The innermost module that ran or was built, and the innermost line of model code."""
+    """The innermost module, and the innermost line of model code."""
     paths = {} if module is None else {each: path for path, each in module.named_modules()}
     chain = [each for each in (error.__cause__, error) if each is not None]
     frames = [each for one in chain for each in reversed([*traceback.walk_tb(one.__traceback__)])]
@@ -270,7 +268,7 @@ def _place(error: BaseException, module: torch.nn.Module | None) -> Iterator[str
 
 
 def _is_the_models(frame: FrameType) -> bool:
-    """Whether it is in the model's own code, or in transformers but not in its `utils`."""
+    """Whether it is the model's own code, or transformers' outside of `utils`."""
     name = str(frame.f_globals.get("__name__"))
     root = name.removeprefix("transformers.").partition(".")[0]
     return root not in _OF_OTHERS

@@ -148,15 +148,14 @@ def load_model(
             without any, weights are drawn from a seeded normal distribution.
         dtype: Type of the parameters.
         flash_attention: Build the decoder with FlashAttention-2 instead of eager attention.
-        sliding_window: Generated tokens that the decoder keeps in its cache, if its code can drop
-            any; None for all.
+        sliding_window: Generated tokens that the decoder keeps in its cache; None for all.
         random_weights: Draw the weights even if the directory has some.
         trust_remote_code: The user agreed to execute the directory's Python files.
 
     Raises:
         TrustError: The user has not agreed.
         ModelCodeError: The files raised, or the installed transformers cannot run them.
-        ConfigError: `auto_map` lacks a class or names none, or the window is below 1.
+        ConfigError: `auto_map` names no class, or the window is below 1.
         ModelDirectoryError: A file named in `auto_map` is missing, or the weights do not fit.
         DeviceError: The device is out of memory.
     """
@@ -263,7 +262,7 @@ VENDOR_TRANSFORMERS: Final = SpecifierSet(">=4.46.3,<4.48")
 
 
 def require_transformers(directory: ModelDirectory) -> None:
-    """Raises ModelCodeError if the installed transformers cannot run the directory's code."""
+    """Raises ModelCodeError if the installed transformers cannot run the code."""
     if directory.is_reference:
         return
     installed = metadata.version(_PACKAGE)
@@ -299,10 +298,7 @@ def importable(directory: ModelDirectory) -> Iterator[str]:
 
 
 def import_file(directory: ModelDirectory, package: str, file: str) -> types.ModuleType:
-    """Imports one of the files into the package that `importable` yielded.
-
-    If it raises, all of the package's modules are removed, and that is a ModelCodeError.
-    """
+    """Imports a file into the package of `importable`; if one raises, none of them stays."""
     name = f"{package}.{file.removesuffix('.py').replace('/', '.')}"
     try:
         with blamed_on(directory, "could not be imported"):
@@ -339,7 +335,7 @@ class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return spec
 
     def _file_of(self, fullname: str) -> str:
-        """The file of a module; empty for the packages around the files, and for others."""
+        """The file of a module; empty for packages around the files, and for others."""
         if not fullname.startswith(f"{self.package}."):
             return ""
         stem = fullname.removeprefix(f"{self.package}.").replace(".", "/")
@@ -372,10 +368,7 @@ _WAY_OUT: Final = (
 
 
 def _load_weights(module: torch.nn.Module, directory: ModelDirectory) -> None:
-    """Loads the directory's safetensors, by the module's names or any that transformers 5 renames.
-
-    Raises ModelDirectoryError if a file cannot be read, or its tensors differ from the model's.
-    """
+    """Loads safetensors by the module's names or any that transformers 5 renames."""
     checkpoint = _read(directory)
     targets = dict(module.state_dict(keep_vars=True))
     is_renamed = not checkpoint.keys() <= targets.keys()
@@ -398,7 +391,7 @@ def _load_weights(module: torch.nn.Module, directory: ModelDirectory) -> None:
 
 
 def _read(directory: ModelDirectory) -> _Checkpoint:
-    """The checkpoint, mapped into memory: values are read only where they are copied."""
+    """The checkpoint, mapped into memory: values are read where they are copied."""
     found = {}
     try:
         for file in directory.weight_files():
@@ -416,7 +409,7 @@ def _read(directory: ModelDirectory) -> _Checkpoint:
 def _copied(
     module: torch.nn.Module, targets: Mapping[str, torch.Tensor], checkpoint: _Checkpoint
 ) -> set[str]:
-    """Copies tensors by the model's own names, and returns the parameters that are missing."""
+    """Copies tensors by the model's own names; returns the parameters that are missing."""
     # Shared ones once: the file may hold them under any of their names.
     missing = {id(parameter): name for name, parameter in module.named_parameters()}
     # As for `from_pretrained`, buffers that are not saved any more.

@@ -46,7 +46,7 @@ _running_thread: int | None = None
 def exclusive() -> Iterator[None]:
     """Only one thread at a time runs the body, which builds or runs a model; others wait.
 
-    Reentrant. In the body, interruptions wait for a safe point, since settings must be restored.
+    Reentrant. In the body, interruptions wait for a safe point.
     """
     global _running_thread  # one for the whole process, like the settings
     with _LOCK, held():
@@ -86,7 +86,7 @@ def is_running_thread() -> bool:
 
 
 def _start_afresh() -> None:
-    """In a forked process it is nobody's turn: it lacks the thread whose turn it was."""
+    """A forked process lacks the thread whose turn it was."""
     global _LOCK, _running_thread
     if not is_running_thread():  # else its turn goes on here, too
         _LOCK, _running_thread = threading.RLock(), None
@@ -120,9 +120,9 @@ def _forget(owner: Owner, name: str) -> None:
 
 @contextlib.contextmanager
 def answered(owner: Owner, name: str, answer: Callable[_Inputs, Result]) -> Iterator[None]:
-    """Redirects the running thread's calls of `owner.name` to `answer`.
+    """Redirects the running thread's calls of `owner.name`, if there is one, to `answer`.
 
-    A module may lack the function. `answer` takes the class first if it is a class method.
+    It takes the class first if that is a class method.
     """
     own: Any = vars(owner).get(name)
     is_class_method = isinstance(own, classmethod)
@@ -167,7 +167,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def _is_passed_on(record: logging.LogRecord) -> bool:
-    """Whether a message is an error, not from transformers, or from another thread."""
+    """Whether a message is an error, not transformers', or another thread's."""
     is_theirs = record.name.partition(".")[0] == "transformers"
     return record.levelno >= logging.ERROR or not is_theirs or not is_running_thread()
 
@@ -186,7 +186,7 @@ class _Stdout:
 
 @contextlib.contextmanager
 def discarding_stdout() -> Iterator[None]:
-    """While the body runs, what the running thread writes to stdout is dropped."""
+    """Drops what the running thread writes to stdout."""
     streams = vars(sys)
     original = streams["stdout"]
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:

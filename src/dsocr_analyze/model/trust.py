@@ -46,7 +46,7 @@ def _read_store() -> dict[str, dict[str, str]]:
 def _refuse_strangers(store: Path) -> None:
     """Raises TrustError if another user could have changed the record, or it is a link.
 
-    Only the owner of the folder can replace the file afterwards. Raises OSError without a record.
+    Raises OSError without a record.
     """
     if not hasattr(os, "geteuid"):  # Windows, where profiles are private to their users
         return
@@ -78,14 +78,14 @@ def is_trusted(directory: ModelDirectory) -> bool:
 
 
 def is_trusted_code(directory: ModelDirectory) -> bool:
-    """Whether these very Python files, such as a repository's, were recorded for any directory."""
+    """Whether these very files, such as a repository's, were recorded for any directory."""
     return directory.is_reference or directory.digests() in _read_store().values()
 
 
 def require_trust(directory: ModelDirectory) -> None:
-    """Raise TrustError, naming the files, unless the directory's code is trusted.
+    """Raises TrustError, naming the files, unless the directory's code is trusted.
 
-    Raises ConfigError if it has no code, and no architecture recognises its config.
+    Without code, it raises ConfigError if no architecture recognises the config.
     """
     if is_trusted(directory):
         return
@@ -112,7 +112,7 @@ def require_trust(directory: ModelDirectory) -> None:
 
 
 def record_trust(directory: ModelDirectory) -> dict[str, str]:
-    """Record the directory's Python files as trusted and return their SHA-256 by file."""
+    """Records the directory's Python files as trusted; returns their SHA-256 by file."""
     digests = directory.digests()
     store = own_folder_to_write() / _RECORD
     try:

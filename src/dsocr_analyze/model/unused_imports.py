@@ -203,7 +203,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
 
 @contextlib.contextmanager
 def missing_packages_stood_in() -> Iterator[None]:
-    """Provides stand-ins for packages that model code imports but does not run."""
+    """Stand-ins for packages that model code imports but does not run."""
     added = [] if _torchvision_works() else list(_MODULES)
 
     def remove() -> None:

@@ -162,7 +162,7 @@ class Composites(TorchFunctionMode):
     def _opened(self, func: Function, args: Arguments, kwargs: Keywords) -> Value:
         """Runs a Python function that torch would pass to a mode as a whole, and records its calls.
 
-        The function asks `has_torch_function`, which in this thread now says no.
+        What it asks, `has_torch_function`, says no in this thread.
         """
         asks, here = vars(F)["has_torch_function"], threading.get_ident()
 
@@ -217,9 +217,9 @@ def _is_eligible(tensor: torch.Tensor) -> bool:
 
 
 def _laid_out_as_on_cuda(attention: Callable[[], Any]) -> Any:
-    """Lays attention's output [B, H, T, D] out as [B, T, H, D] in memory, as CUDA's kernels do.
+    """Lays attention's output [B, H, T, D] out as [B, T, H, D], as CUDA's kernels do.
 
-    Then merging heads is a view. `meta` puts heads first; the CPU's kernel follows its queries.
+    Then merging heads is a view.
     """
     output = attention()
     if output.is_cuda or output.dim() != 4 or output.transpose(1, 2).is_contiguous():

@@ -74,8 +74,7 @@ def _convolution_dimensions(call: Call) -> Convolution:
 def _product_dimensions(first: int, call: Call) -> Gemm:
     """Sizes of [..., M, K] @ [..., K, N] with broadcast batch dimensions; a vector is M or N = 1.
 
-    `first` is the position of the left operand. fvcore misses batch dimensions that only the second
-    operand has.
+    The left operand is the `first`. fvcore misses batch dimensions that only the second one has.
     """
     left, right = call.args[first], call.args[first + 1]
     rows = int(left.shape[-2]) if left.dim() > 1 else 1
@@ -226,14 +225,9 @@ def _heads_first(causal_at: int, call: Call) -> Attention:
 def _tokens_first(offsets_at: int, causal_at: int, call: Call) -> Attention:
     """Sizes of q [B, T, Hq, D], k [B, K, Hk, D], v [B, K, Hk, Dv], or packed ones [T, Hq, D].
 
-    Packed sequences begin at the offsets in a tensor. Their lengths are values, which `meta` lacks:
-    each counts as the longest, an upper bound.
-
-    Args:
-        offsets_at: Position of the queries' offsets; the keys' and the two longest lengths follow.
-            A bias, if any, comes before.
-        causal_at: Position of `is_causal`.
-        call: The call.
+    Packed sequences begin at the offsets in a tensor, at `offsets_at`; the keys' and the two
+    longest lengths follow. Their own lengths are values, which `meta` lacks: each counts as the
+    longest.
     """
     query, key, value = call.args[:3]
     batch, queries, keys = int(query.shape[0]), int(query.shape[-3]), int(key.shape[-3])

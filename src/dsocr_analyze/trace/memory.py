@@ -198,7 +198,7 @@ class _Places:
         """Where results of the running calls belong, the innermost last."""
 
     def call(self, func: Function, args: Arguments, kwargs: Keywords) -> Value:
-        """Makes a call, which may say where its results belong, with CUDA's moves."""
+        """Makes a call, whose results may belong somewhere, with CUDA's moves."""
         if torch._C._are_functorch_transforms_active():
             return func(*args, **kwargs)
         if func in _MOVES:
@@ -241,7 +241,7 @@ class _Places:
         return output
 
     def _moves_to_host(self, func: Function, args: Arguments, kwargs: Keywords) -> bool | None:
-        """Where a call such as `.to` moves its tensor; None if it names no device."""
+        """Whether a call such as `.to` moves to the host; None if it names no device."""
         if func in (torch.Tensor.cpu, torch.Tensor.cuda):
             return func is torch.Tensor.cpu
         for argument in (*args[1:], kwargs.get("device"), kwargs.get("other")):

@@ -63,10 +63,8 @@ class RunningModules:
     def attached(self, run: Run) -> Iterator[None]:
         """Follows calls while the body runs, and then restores the modules, even on errors.
 
-        Args:
-            run: Called with a module, its path, its forward and its arguments in place of that
-                forward. Not
-                kept: if a method of this object's owner, it would keep the model alive.
+        `run` is called with a module, its path, its forward and its arguments in place of that
+        forward. It is not kept: a method of this object's owner would keep the model alive.
         """
         for path, module in modules_in(self._model):
             if self._only is None or path in self._only:

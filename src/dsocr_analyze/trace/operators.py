@@ -342,7 +342,7 @@ def traits_of(func: Operator) -> Traits:
 def refuse_uncountable(where: str, values: Arguments) -> None:
     """Raises UncountableError for nested, sparse, quantized or wrapping tensors, also in lists.
 
-    `where` names what the values belong to.
+    `where` says whose they are.
     """
     for value in values:
         if isinstance(value, SEQUENCES):

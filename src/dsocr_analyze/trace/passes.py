@@ -42,14 +42,12 @@ class PassTraces:
     """Traces of the passes of a page.
 
     Attributes:
-        prefill: The prefill pass.
-        decode_steps: Decode steps, in the order of `step_numbers`.
+        decode_steps: In the order of `step_numbers`.
         step_numbers: Step i runs over a cache of `seq_len + i` tokens.
         kv_cache_bytes: Size of the cache after the prefill pass.
         inputs_bytes: Size of the prefill pass's inputs.
         step_cache_bytes: Size of the cache after each step.
-        stretches: Ranges of steps whose work is linear in the cache length, if declared or
-            explored.
+        stretches: Ranges of steps whose work is linear in the cache length, if known.
         longer_step: If asked for, a step over one cached token more than the last.
     """
 
@@ -81,12 +79,11 @@ def trace_passes(
         model: On `meta` nothing is computed.
         workload: The page, the text and the batch.
         architecture: Knows how to call the model's forward.
-        step_numbers: Decode steps to run, ascending from 0, if the model decodes. Step i finds the
-            cache of those before it, with zeros for those that do not run.
+        step_numbers: Decode steps to run, ascending from 0, if the model decodes; the cache has
+            zeros for those that do not run.
         with_longer_step: Whether to run another step, over one cached token more than the last.
         explore: Runs further steps in any order, and returns the stretches that it found.
-        repeats: On `meta`, equal calls of modules with the same name are recorded once. None runs
-            every module.
+        repeats: On `meta`, equal calls of modules of one name are recorded once.
         recorder_type: Makes the recorder, of the model and what repeats.
         on_progress: Called with the name of each step as it starts.
 
@@ -221,12 +218,7 @@ def trace_module(
 ) -> tuple[Trace, Any]:
     """Runs one call under the recorder; returns the trace and the module's output.
 
-    Args:
-        module: Any module.
-        device: Device of its parameters and inputs.
-        *args: Positional arguments of its forward.
-        repeats: As in `trace_passes`.
-        **kwargs: Keyword arguments of its forward.
+    `repeats` is as in `trace_passes`; the other arguments are those of its forward.
     """
     ((trace, output),) = trace_calls(module, device, [kwargs], repeats, *args)
     return trace, output

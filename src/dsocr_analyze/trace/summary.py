@@ -36,13 +36,8 @@ def stage_figures(
 ) -> dict[str, StageFigures]:
     """Divides the prefill pass and the first decode step among stages.
 
-    Of the prefill pass, vision stages get the work of their own modules and `prefill` the rest;
-    `decode` gets the decode step.
-
-    Args:
-        traces: The passes.
-        stages: The architecture's stages, in order.
-        own_params: Parameters of each stage by the module that holds them.
+    Vision stages get the work of their own modules, `prefill` the rest of that pass, and `decode`
+    the step. `own_params` are parameters of each stage by the module that holds them.
     """
     kernels: dict[str, list[Kernel]] = defaultdict(list)
     calls: dict[str, Counter[str]] = defaultdict(Counter)
@@ -111,13 +106,8 @@ def batch_work(
 
     Within a stretch, step i costs the first plus i times the difference of the second: every
     operator ignores the cache or is linear in its length. Routed experts ignore it, but differ
-    between steps, so the difference leaves them out.
-
-    Args:
-        prefill: Work of the prefill pass.
-        traces: The passes, with the first two steps of every stretch.
-        stretches: Ranges of decode steps, as returned by `step_stretches`.
-        routed_expert: Pattern of the paths of routed experts, if there are any.
+    between steps, so the difference leaves them out. Of every stretch, the first two steps were
+    traced.
     """
     traced = dict(zip(traces.step_numbers, traces.decode_steps, strict=True))
     batch = prefill
@@ -136,13 +126,8 @@ def causal_savable_flops(
 ) -> int:
     """Matrix FLOPs of eager attention over the prompts that a causal kernel may skip.
 
-    A query and a key cost what one more cached token adds to a decode step; in a prompt of T
-    tokens, T (T - 1) / 2 pairs have their key after the query.
-
-    Args:
-        traces: The passes, with `longer_step` or with the first two steps.
-        workload: The page, with T tokens in its prompt.
-        routed_expert: Pattern of the paths of routed experts, if there are any.
+    A query and a key cost what one more cached token adds to a decode step: `longer_step`, or else
+    the second. In a prompt of T tokens, T (T - 1) / 2 pairs have their key after the query.
     """
     first, second = traces.decode_steps[0], traces.longer_step
     if second is None:
@@ -154,11 +139,9 @@ def causal_savable_flops(
 
 
 def step_stretches(new_tokens: int, cuts: Sequence[int]) -> list[range]:
-    """Ranges of decode steps, cut where their work changes in kind.
+    """Ranges of decode steps of `new_tokens`, cut before the steps whose work changes in kind.
 
-    Args:
-        new_tokens: Tokens to generate: the prefill pass yields one, each step another.
-        cuts: Numbers of the steps from which the work changes, ascending.
+    The prefill pass yields one token, each step another.
     """
     bounds, steps = [0, *cuts, new_tokens - 1], range(new_tokens - 1)
     stretches = map(steps.__getitem__, starmap(slice, pairwise(bounds)))
@@ -170,10 +153,6 @@ def linear_stretches(steps: range, run: Callable[[int], Work]) -> list[range]:
 
     Runs the first two steps, the middle one and the last. If those are not on a line (a window has
     filled up, rotary angles are recomputed), examines each half.
-
-    Args:
-        steps: Consecutive step numbers.
-        run: Returns the work of a step, by number.
     """
     if not steps:
         return []
