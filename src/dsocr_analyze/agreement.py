@@ -154,8 +154,9 @@ def compare(
         if left_out:
             shares[name] = _share(total_work(left_out.values()), total_work(modelled.values()))
     one, other = traced.memory, analytic.memory
-    is_same_cache = one.prefill_cache_bytes == other.prefill_cache_bytes
-    is_same_cache &= one.kv_cache_bytes == other.kv_cache_bytes
+    is_same_cache = (one.prefill_cache_bytes, one.kv_cache_bytes) == (
+        other.prefill_cache_bytes, other.kv_cache_bytes,
+    )  # fmt: skip
     if not is_same_cache:
         differences.append("the KV cache differs in size between the trace and the closed forms")
     has_weights = traced.provenance.model.weights == "checkpoint"

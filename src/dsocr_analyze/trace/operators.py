@@ -52,25 +52,10 @@ __all__ = [
 # --- operators that move bytes: copies, constants, and indexed reads and writes ---------------
 
 
-def _source(call: Call) -> int:
-    """The last tensor, which in a `copy_` follows the target."""
-    return occupied_bytes(call.tensors[-1])
-
-
-def _taken(call: Call) -> int:
-    """As much as is written, but each input element at most once."""
-    return min(occupied_bytes(call.args[0]), all_outputs(call))
-
-
 def _parameters(call: Call) -> int:
     """Every tensor except the overwritten one."""
     overwritten = call.outputs[0] if _is_in_place(call) else None
     return sum(occupied_bytes(tensor) for tensor in call.tensors if tensor is not overwritten)
-
-
-def _gathered(call: Call) -> int:
-    """The rows taken and the indices."""
-    return first_output(call) + inputs_but_first(call)
 
 
 def _is_in_place(call: Call) -> bool:
@@ -145,7 +130,9 @@ _MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
     ),
     # a copied view: reads as much as it writes, at most the whole input
     (
-        Rule("movement", bytes_read=_taken),
+        Rule(
+            "movement", bytes_read=lambda call: min(occupied_bytes(call.args[0]), all_outputs(call))
+        ),
         "alias_copy as_strided_copy detach_copy diagonal_copy expand_copy narrow_copy permute_copy"
         " select_copy slice_copy split_copy split_with_sizes_copy squeeze_copy t_copy"
         " transpose_copy unbind_copy unfold_copy unsqueeze_copy view_copy view_as_real_copy"
@@ -154,7 +141,7 @@ _MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
     # reads the source and writes the target
     (Rule("movement", bytes_read=inputs_but_first), "copy"),
     # to another device: reads the source there and writes the target here
-    (Rule("movement", bytes_read=_source), "transfer"),
+    (Rule("movement", bytes_read=lambda call: occupied_bytes(call.tensors[-1])), "transfer"),
     # enlarged memory: its old contents are read and written once
     (Rule("movement"), "grow"),
     # writes a constant
@@ -175,7 +162,11 @@ _MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
     # reads the rows it takes and the indices, not the whole table
     # Each takes the table first, as in `embedding(weight, indices)`.
     (
-        Rule("movement", bytes_read=_gathered, bytes_written=first_output),
+        Rule(
+            "movement",
+            bytes_read=lambda call: first_output(call) + inputs_but_first(call),
+            bytes_written=first_output,
+        ),
         "index index_select gather take_along_dim take embedding",
     ),
     # reads the indices and the values, writes what they reach

@@ -261,11 +261,6 @@ def _taps(filter_size: int, call: Call) -> int:
     return int(2 * filter_size**spatial * call.outputs[0].numel())
 
 
-def _sampled_taps(call: Call) -> int:
-    """Taps of `grid_sampler_2d(x, grid, mode, ...)`: bilinear (0) 2 a dimension, bicubic (2) 4."""
-    return _taps({0: 2, 1: 0, 2: 4}[call.args[2]], call)
-
-
 def _antialiased_taps(support: int, call: Call) -> int:
     """2 FLOPs per tap of the window, one dimension after another, last first: an upper bound.
 
@@ -438,7 +433,12 @@ VECTOR_RULES: Final[list[tuple[Rule, str]]] = [
         "upsample_linear1d upsample_bilinear2d upsample_trilinear3d",
     ),
     # 2 FLOPs per tap: 2 taps per dimension, 4 for a bicubic filter
-    (Rule("interpolation", vector_flops=_sampled_taps), "grid_sampler_2d grid_sampler_3d"),
+    (
+        Rule(
+            "interpolation", vector_flops=lambda call: _taps({0: 2, 1: 0, 2: 4}[call.args[2]], call)
+        ),
+        "grid_sampler_2d grid_sampler_3d",
+    ),
     # 2 FLOPs per tap of the separable window, which shrinking widens: an upper bound
     (Rule("interpolation", vector_flops=partial(_antialiased_taps, 2)), "_upsample_bicubic2d_aa"),
     # 2 FLOPs per tap of the separable window, which shrinking widens: an upper bound
