@@ -35,7 +35,7 @@ from vendor_checkout import (
 from dsocr_analyze.architectures import DEFAULT, PageRequest
 from dsocr_analyze.cli.device_runs import inference_report, predicted_seconds
 from dsocr_analyze.cli.documents import schemas
-from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError, WorkloadError
+from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError
 from dsocr_analyze.measuring.inference import (
     TRANSFORMS,
     InferArguments,
@@ -265,12 +265,6 @@ class TestMeasured:
             measured(**changes)
 
 
-@pytest.mark.parametrize("prompt", ["Free OCR.", "<image><image>", ""])
-def test_a_prompt_that_is_not_one_page_is_refused(tmp_path, prompt):
-    with pytest.raises(WorkloadError, match="give it once"):
-        question(tmp_path / "page.png", tmp_path, prompt=prompt)
-
-
 @pytest.mark.directory
 class TestCommand:
     @pytest.mark.exhaustive
@@ -486,6 +480,7 @@ class TestRefusals:
             (f"{TRIED} --device meta", ["computes nothing"]),
             (f"{TRIED} --device cpu --use-flash-attn 1", ["--use-flash-attn 0"]),
             (f"{TRIED} --prompt 'Free OCR.'", ["--prompt 'Free OCR.' contains <image> 0 times"]),
+            (f"{TRIED} --prompt '<image><image>'", ["contains <image> 2 times; give it once"]),
             (f"{TRIED} --max-new-tokens 0", ["--max-new-tokens 0"]),
             (f"{TRIED} --base-size 1", ["--base-size 1"]),
             (f"{TRIED} --crop-mode 2", ["--crop-mode 2"]),

@@ -29,7 +29,7 @@ from sampling import first, sampled
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.views import pixel_work
 from dsocr_analyze.cli.documents import schemas
-from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.coefficients import Fitted
 from dsocr_analyze.hardware.cpu_kernels import CpuKernels, contributions, family_of, names_of
 from dsocr_analyze.hardware.devices import gpu_named
@@ -172,13 +172,6 @@ def test_what_watches_the_machine_is_in_float32_and_peaks_are_as_predicted(dtype
     predicted = predicted_page(model.loaded, workload, DEFAULT, protocol, None)
     assert predicted.stages == {}
     assert predicted.peak_bytes == pytest.approx(found.peak_bytes, rel=within)
-
-
-@pytest.mark.parametrize(("name", "value"), [("repeats", 0), ("warmups", -1), ("steps", 0)])
-def test_a_protocol_that_measures_nothing_is_refused(name, value):
-    Protocol(**{name: value + 1})
-    with pytest.raises(WorkloadError, match=f"{name} {value} is too small; give {value + 1} or"):
-        Protocol(**{name: value})
 
 
 def test_the_same_experts_are_chosen_as_in_a_trace():
@@ -761,10 +754,13 @@ def test_measure_takes_a_profile_of_this_device(measure, profile_file):
     [
         ("measure --device meta", "--device 'meta' computes nothing; use cpu or cuda:N"),
         ("measure --device tpu", "'tpu' is unknown"),
-        ("measure --repeats 0", "--repeats 0 is too small"),
+        ("measure --repeats 0", "--repeats 0 is too small; give 1 or"),
+        ("measure --warmups -1", "--warmups -1 is too small; give 0 or"),
+        ("measure --steps 0", "--steps 0 is too small; give 1 or"),
         ("measure --autocast 2", "--autocast"),
         ("measure --device cpu --use-flash-attn 1", "flash"),
         ("calibrate --seconds 5", "--seconds 5 is out of range; give 20 to 3600"),
+        ("calibrate --seconds 3601", "--seconds 3601 is out of range; give 20 to 3600"),
         ("calibrate --device meta", "computes nothing"),
         ("calibrate --device cuda:99", "cuda:99"),
     ],

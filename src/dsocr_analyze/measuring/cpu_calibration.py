@@ -258,7 +258,8 @@ class TimedPasses:
             return False
         before = self._fastest.get(page, found)
         self._fastest[page] = {
-            stage: min(before[stage], run, key=_seconds_of) for stage, run in found.items()
+            stage: min(before[stage], run, key=lambda run: sum(seconds for _, seconds in run))
+            for stage, run in found.items()
         }
         return True
 
@@ -281,10 +282,6 @@ class TimedPasses:
 _Timed = tuple[tuple[Kernel, ...], float]
 _Run = dict[str, list[_Timed]]
 """By stage; all decode steps are one."""
-
-
-def _seconds_of(operators: list[_Timed]) -> float:
-    return sum(seconds for _, seconds in operators)
 
 
 class _TimeIsUp(Exception):  # noqa: N818 - no error
