@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import catalogue_name
@@ -145,13 +144,12 @@ def allocated_at_most(device: torch.device, function: Callable[[], Result]) -> t
         torch.cuda.reset_peak_memory_stats(device)
         result = function()
         return torch.cuda.max_memory_allocated(device) - before, result
-    with _quiet_profiler(), profile(
-        activities=[ProfilerActivity.CPU], profile_memory=True
-    ) as ran:  # fmt: skip
+    # torch.profiler, built on it, would import the compiler.
+    with _quiet_profiler(), torch.autograd.profiler.profile(profile_memory=True) as ran:
         result = function()
     changes = sorted(
         (event.start_ns(), place, event.nbytes())
-        for place, event in enumerate(ran.profiler.kineto_results.events())
+        for place, event in enumerate(ran.kineto_results.events())
         if event.name() == "[memory]"
     )
     return max(itertools.accumulate((nbytes for *_, nbytes in changes), initial=0)), result
