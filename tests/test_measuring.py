@@ -30,17 +30,13 @@ from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.views import pixel_work
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.hardware.coefficients import Fitted
+from dsocr_analyze.hardware import coefficients, devices, timed_device
 from dsocr_analyze.hardware.cpu_kernels import CpuKernels, contributions, family_of, names_of
-from dsocr_analyze.hardware.devices import gpu_named
 from dsocr_analyze.hardware.profile import cpu_profile_text, profile_from_file
-from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Kernel, Work
-from dsocr_analyze.measuring import cpu_calibration, cpu_samples, machine, passes
+from dsocr_analyze.measuring import cpu_calibration, cpu_samples, machine, passes, samples
 from dsocr_analyze.measuring.cpu_calibration import PageOfPass, fitted, fitted_families
-from dsocr_analyze.measuring.cpu_samples import MeasuredKernel
 from dsocr_analyze.measuring.passes import Protocol, measure_page, predicted_page
-from dsocr_analyze.measuring.samples import MeasuredSeconds
 from dsocr_analyze.model.forward import running_unwatched
 from dsocr_analyze.model.torch_calls import DispatchMode
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -407,7 +403,7 @@ def measured_by(rule, noise=0.0):
         made += [Kernel(kind, operator, Elements(number), "float32", "float32", work)
                  for operator, kind in (("add", "elementwise"), ("clone", "movement"))]  # fmt: skip
     return [
-        MeasuredKernel(each, rule(each) * chance.uniform(1 - noise, 1 + noise),
+        cpu_samples.MeasuredKernel(each, rule(each) * chance.uniform(1 - noise, 1 + noise),
                        chance.random() < 0.25)
         for each in made
     ]  # fmt: skip
@@ -549,8 +545,8 @@ def test_samples_end_with_their_time_and_large_ones_are_left_out(alone, clock):
         return [a_sample((rows, 5), 1, []) for rows in (2, 3)]
 
     sizes = [(1, 6 * 10**9), *((rows, 4 * 10**9) for rows in range(4, 50))]
-    samples = [slowly_made, *(a_sample((rows, 5), macs, []) for rows, macs in sizes)]
-    found = alone(samples, seconds_of)
+    made = [slowly_made, *(a_sample((rows, 5), macs, []) for rows, macs in sizes)]
+    found = alone(made, seconds_of)
     for _ in range(2):  # the second time, all are slower
         found.run(clock.now + 100.0, lambda _: None)
         _, *others = [(each.kernel.dimensions.elements, each.seconds) for each in found.kernels()]
@@ -577,7 +573,10 @@ def test_a_cpu_is_calibrated_in_the_time_that_it_has(
     monkeypatch, clock, families, seconds, networks, said
 ):
     """With too little of it, only kernels alone; each turn of them takes 3 s here."""
-    rows, made = [MeasuredKernel(each, 1e-3, False) for each in (product(9), *others())], []
+    rows, made = (
+        [cpu_samples.MeasuredKernel(each, 1e-3, False) for each in (product(9), *others())],
+        [],
+    )
 
     def advance(deadline, seconds=math.inf):
         clock.now = min(deadline, clock.now + seconds)
@@ -615,12 +614,18 @@ def profile(families):
     # Whatever else a page runs.
     names = ("batched_product", "attention", "masked_attention", "convolution", "mul", "sum",
              "gelu", "native_layer_norm", "softmax", "topk")  # fmt: skip
-    more = dict.fromkeys(itertools.product(names, TYPES), Fitted({"call": 7.0}, 0.1, 0.2, 3, 9))
+    more = dict.fromkeys(
+        itertools.product(names, TYPES), coefficients.Fitted({"call": 7.0}, 0.1, 0.2, 3, 9)
+    )
     gpu = dataclasses.replace(
-        gpu_named("a10"), name="cpu", title=machine.device_title(CPU), like="", float32_tflops=0.2
+        devices.gpu_named("a10"),
+        name="cpu",
+        title=machine.device_title(CPU),
+        like="",
+        float32_tflops=0.2,
     )
     cpu = CpuKernels(torch.get_num_threads(), 2.5, families | more)
-    return Device(gpu, "a test", "", {}, cpu=cpu)
+    return timed_device.Device(gpu, "a test", "", {}, cpu=cpu)
 
 
 @pytest.fixture
@@ -862,6 +867,5 @@ def test_a_page_is_squeezed_into_a_view_no_larger_than_a_tile(name, side, resize
 
 
 def test_samples():
-    samples = MeasuredSeconds.of([3.0, 1.0, 2.0], predicted=1.5)
-    assert (samples.fastest, samples.median, samples.spread) == (1.0, 2.0, 1.0)
-    assert samples.error == 0.5
+    found = samples.MeasuredSeconds.of([3.0, 1.0, 2.0], predicted=1.5)
+    assert (found.fastest, found.median, found.spread, found.error) == (1.0, 2.0, 1.0, 0.5)
