@@ -1,10 +1,13 @@
-"""What fits into a GPU: parts of the need, two orders of prefilling, limits, and what GPUs lack."""
+"""The GPU catalogue, what GPUs lack, and what fits into one: parts, orders, limits."""
 
 import copy
 import json
+import math
 import re
+import tomllib
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from both_engines import LATENT, small_directory
@@ -16,10 +19,10 @@ from msgspec import structs
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms, _logits_bytes
+from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import BytesAlive, MemoryFigures, Peak
-from dsocr_analyze.hardware import fit as fitting
 from dsocr_analyze.hardware.devices import (
     Gpu,
     check_features,
@@ -27,8 +30,8 @@ from dsocr_analyze.hardware.devices import (
     gpu_named,
     missing_features,
 )
-from dsocr_analyze.hardware.fit import MemoryNeed, fit, memory_need
-from dsocr_analyze.hardware.profile import profile_from_file
+from dsocr_analyze.hardware.fit import LARGEST_BATCH, MemoryNeed, fit, largest_batch, memory_need
+from dsocr_analyze.hardware.profile import check_gpu, profile_from_file
 from dsocr_analyze.model.directory import read_config
 
 DIMENSIONS = DEFAULT.forms.dimensions(read_config(DEFAULT.reference / "config.json"))
@@ -36,6 +39,44 @@ PAGE = DEFAULT.plan(page=(1191, 1684), max_new_tokens=1024)
 ORDERS = ("at once", "one at a time")
 BEFORE_AMPERE = {"t4", "v100-sxm-16gb", "v100-sxm-32gb", "v100-pcie-16gb", "v100-pcie-32gb"}
 MB = 10**6
+CATALOGUE = Path(__file__).parent.parent / "src/dsocr_analyze/hardware/devices.toml"
+
+
+# Rates with sparsity or of the shader cores, seen in public tables.
+WRONG_RATES = {"h100-sxm": [1979], "l4": [242], "rtx-4090": [661, 82.6], "rtx-3090": [285, 35.6]}
+
+
+class TestCatalogue:
+    def test_every_entry_is_plausible_and_what_a_users_has_to_be(self):
+        text = CATALOGUE.read_text(encoding="utf-8")
+        for name, entry in tomllib.loads(text).items():
+            check_gpu(entry, f"devices.toml: {name}")
+            gpu = gpu_catalogue()[name]
+            assert gpu.name == name
+            assert gpu.float32_tflops > 0, f"{name}: give its float32_tflops"
+            assert 30 < gpu.tensor_tflops * 1000 / gpu.bandwidth_gb_s < 500
+            named = ("L2" in gpu.weak, "L2" in gpu.source)
+            assert sum(named) == 1, f"{name}: give the L2's source, or name it in `weak`"
+            assert ("int8" in gpu.dtypes) == (gpu.int8_tops > 0) == (gpu.tflops("int8") > 0)
+            assert ("float8" in gpu.dtypes) == (gpu.float8_tflops > 0)
+            assert {"int8", "int4", gpu.tensor_dtype} <= set(gpu.weight_dtypes)
+            assert gpu.tensor_tflops not in WRONG_RATES.get(name, ()), "dense, of tensor cores"
+
+    def test_eight_bit_types_are_those_of_the_matrix_units(self):
+        assert gpu_named("a100-80gb-sxm").tflops("int8") == 624
+        assert "int8" not in gpu_named("v100-sxm-16gb").dtypes
+        # Integers were cut down in Blackwell Ultra.
+        assert gpu_named("b300").tflops("int8") < gpu_named("b300").tensor_tflops
+
+    def test_an_entry_that_lacks_a_figure_is_refused_by_name(self):
+        entry = {"title": "L20", "tensor_tflops": 119.5, "memory_gb": 48, "source": "datasheet"}
+        with pytest.raises(DeviceError, match=r"^file: l20 lacks bandwidth_gb_s, sms, l2_mb$"):
+            check_gpu(entry, "file: l20")
+
+    @pytest.mark.parametrize("name", ["h1", "a1000", "", "gtx"])
+    def test_an_unknown_gpu_is_refused_not_guessed(self, name):
+        with pytest.raises(DeviceError, match=r"there are .*h100-sxm|did you mean"):
+            gpu_named(name)
 
 
 def gpu_with(memory_gb, **attributes):
@@ -96,7 +137,7 @@ BY_HAND = [
           ({"decode": (10, 27, 0, 70)}, 3, "logits", "decode"),
           ({"decode": (80, 27, 0, 1)}, 3, "inputs", "decode"))),
     ({"weights": 1, "prefill": (0, 0, 0, 0), "decode": (0, 0, 0, 0), "cache": 0}, 1, 0,
-     {"largest_batch": fitting.LARGEST_BATCH, "limit": None}),
+     {"largest_batch": LARGEST_BATCH, "limit": None}),
 ]  # fmt: skip
 
 
@@ -128,6 +169,7 @@ class TestParts:
         need, page = self.need(batch_size=batch), 61_440 * (913 + 1023)
         memory = DEFAULT.forms.memory(DIMENSIONS, replace(PAGE, batch_size=batch), BFLOAT16, False)
         assert memory.peak.path in ("", "lm_head")  # the head over all positions is the peak
+        assert need.weights_bytes == 2 * 3_336_106_240
         assert need.prefill.inputs_bytes == memory.inputs_bytes > batch * 21 * MB
         assert need.prefill.cache_bytes == batch * 913 * 12 * 2 * 1280 * 2
         assert need.prefill.logits_bytes == batch * 913 * 129_280 * (2 + 4)
@@ -198,6 +240,19 @@ class TestParts:
         assert decode.cache_bytes >= memory.kv_cache_bytes
 
 
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 4, 5, 60, LARGEST_BATCH - 1, LARGEST_BATCH])
+def test_the_largest_batch_is_found_by_few_tries(most):
+    tried = []
+
+    def is_possible(batch):
+        tried.append(batch)
+        return batch <= most
+
+    assert largest_batch(is_possible) == most
+    assert len(tried) <= 2 * math.log2(most + 1) + 2
+    assert max(tried) <= LARGEST_BATCH
+
+
 def batch_fits(gpu, workload=PAGE, reserved=0.1, flash=False):
     found = fit(gpu, DEFAULT, DIMENSIONS, workload, dtype=FLOAT16, flash_attention=flash,
                 reserved=reserved)  # fmt: skip
@@ -248,13 +303,14 @@ class TestLargestBatches:
             assert found["one at a time"].largest_batch > 5 * found["at once"].largest_batch > 0
 
     def test_the_published_model_on_an_h100(self):
-        _, found = batch_fits(gpu_named("h100-sxm"))
+        usable, found = batch_fits(gpu_named("h100-sxm"))
+        assert usable == 72 * 10**9
         at_once, one = found["at once"], found["one at a time"]
         # 65.3 GB beside the weights; 788 MB a page, or 129.6 MB a page of cache and logits.
         assert (at_once.limit, at_once.limit_moment) == ("logits", "prefill")
         assert 80 <= at_once.largest_batch <= 83
         assert (one.limit, one.limit_moment) == ("cache", "decode")
-        room = 72 * 10**9 - 2 * 3_336_106_240
+        room = usable - 2 * 3_336_106_240
         page = 61_440 * (913 + 1023)
         assert one.largest_batch == room // (page + page / 12 + 129_280 * 6)
 
@@ -379,3 +435,22 @@ def test_in_a_list_of_all_gpus_what_one_lacks_is_said(capsys):
     assert names == {*gpu_catalogue()} - BEFORE_AMPERE
     assert err.count("use --use-flash-attn 0") == len(BEFORE_AMPERE)
     assert run(capsys, "time", "v100", *fp16)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [(["gtx"], "h100-sxm"), (["l4", "--reserved", "1"], "--reserved 1"),
+     (["--format", "xml"], "xml"), (["--dtype", "int4"], "bfloat16")],
+)  # fmt: skip
+def test_bad_input_gets_one_line_and_exit_code_2(capsys, arguments, named):
+    code, out, err = run(capsys, "fit", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert named in err
+
+
+def test_no_code_of_a_directory_is_executed(capsys):
+    config = json.loads((DEFAULT.reference / "config.json").read_text())
+    Path("model").mkdir()
+    Path("model/config.json").write_text(json.dumps(config))
+    Path("model/modeling_deepseekocr.py").write_text("raise SystemExit('executed')")
+    assert main(["fit", "l4", "--model", "model"]) == 0

@@ -1,21 +1,29 @@
-"""`dsocr-analyze time`, and predicted seconds in reports and comparisons."""
+"""`dsocr-analyze time`, predicted seconds elsewhere, and what a server's benchmark corrects."""
 
 import json
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jsonschema
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from command_line import run
+from sampling import every, sampled
 
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.archive.table_files import METADATA_KEY
+from dsocr_analyze.cli import kept_files, main
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
+from dsocr_analyze.timing.correction import KeptBenchmark
 from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS, Precision
@@ -38,17 +46,18 @@ def _somewhere_else(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name, content in FILES.items():
         Path(name).write_text(content)
+    pq.write_table(pa.table({"width": 5 * [1240], "height": 5 * [1754]}), "pages.parquet")
 
 
 def document(capsys, command):
     """The JSON that a command prints, besides which it says nothing."""
-    code, out, err = run(capsys, *command.split())
+    code, out, err = run(capsys, *command.split(), "--format", "json")
     assert (code, err) == (0, "")
     return json.loads(out)
 
 
 def timed(capsys, options):
-    return document(capsys, f"time {options} --format json")["time"]
+    return document(capsys, f"time {options}")["time"]
 
 
 @pytest.mark.parametrize(
@@ -170,17 +179,376 @@ def test_a_plot_is_written_and_torch_is_not_imported():
 @pytest.mark.exhaustive
 def test_the_report_and_the_command_predict_the_same(capsys):
     options = "--gpu l40s --gpu h100 --runtime serving --concurrency 1,4,16"
-    report = document(capsys, f"--engine analytic {options} --json -")
+    report = document(capsys, f"--engine analytic {options}")
     jsonschema.validate(report, schemas()["schema.json"])
     assert report["time"] == timed(capsys, "l40s h100")
-    assert document(capsys, "--engine analytic --json -")["time"] == []
+    assert document(capsys, "--engine analytic")["time"] == []
 
 
 def test_compare_puts_predicted_seconds_side_by_side_and_says_what_they_assume(capsys):
-    found = document(capsys, "compare tiny gundam --gpu h100 --price 2 --format json")
+    found = document(capsys, "compare tiny gundam --gpu h100 --price 2")
     rows = {row["key"]: row for row in found["rows"]}
     tiny, gundam = rows["h100_sxm_serving_ttft_seconds"]["values"]
     assert tiny < gundam
     assert rows["h100_sxm_serving_cost_per_thousand_pages_1"]["unit"] == "price"
-    without = document(capsys, "compare tiny --format json")
+    without = document(capsys, "compare tiny")
     assert (bool(found["assumptions"]), without["assumptions"]) == (True, [])
+
+
+# --- from benchmarks of servers ------------------------------------------------------------------
+
+DATA = Path(__file__).parent / "data"
+VLLM = DATA / "bench_vllm.json"
+SENTENCE = "corrected for h100-sxm under vllm"
+CONDITIONS = "h100 --concurrency 16 --max-new-tokens 800"
+RATE = 16 / (0.165 + 799 * 0.0044)
+"""Pages per second of the 16 clients whose first and later tokens the sample has measured."""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "config/dsocr-analyze/corrections"
+
+
+def compared(capsys, file=VLLM, options=""):
+    return document(capsys, f"time h100 --from-benchmark {file} {options}")
+
+
+def refused(capsys, options):
+    code, out, err = run(capsys, "time", *options.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    return err
+
+
+def result(name="result.json", **changes):
+    """A file beside the test with the sample and some changes."""
+    Path(name).write_text(json.dumps(json.loads(VLLM.read_text()) | changes))
+    return name
+
+
+def at(found, path):
+    """What is in a document under `a.0.b`."""
+    for key in path.split("."):
+        found = found[int(key) if key.isdecimal() else key]
+    return found
+
+
+def assert_has(found, expected):
+    assert {path: at(found, path) for path in expected} == pytest.approx(expected)
+
+
+class TestComparison:
+    @pytest.mark.exhaustive
+    def test_predicted_stands_beside_measured(self, capsys):
+        [load] = timed(capsys, CONDITIONS)[0]["throughput"]
+        found = compared(capsys, VLLM, "--server-version 0.14.1")
+        jsonschema.validate(found, schemas()["schema-time-from-benchmark.json"])
+        [entry] = found["benchmarks"]
+        # A single benchmark's two factors make the two times right; the throughput follows.
+        rates = (4.329004, RATE), (3463.2, 800 * RATE)
+        measured = dict(zip(
+            ("pages_per_second", "tokens_per_second", "ttft_seconds", "tpot_seconds"),
+            (*rates, (0.165, 0.165), (0.0044, 0.0044)), strict=True,
+        ))  # fmt: skip
+        figures = {each.pop("name"): each for each in entry["figures"]}
+        assert list(figures) == list(measured)
+        for name, (seen, corrected) in measured.items():
+            assert figures[name] == pytest.approx({
+                "predicted": load[name], "measured": seen, "error": load[name] / seen - 1,
+                "corrected": corrected, "corrected_error": corrected / seen - 1,
+            }, abs=1e-9)  # fmt: skip
+        factor = 0.165 / load["ttft_seconds"]
+        assert_has(entry, {"server": "vllm", "server_version": "0.14.1", "concurrency": 16,
+                           "first_token": factor})  # fmt: skip
+        assert_has(found, {"correction.first_token": factor})
+        assert found["kept"]
+
+    @pytest.mark.exhaustive
+    def test_several_pages_of_a_prompt_are_several_pages_a_second(self, capsys):
+        file = result(mean_e2el_ms=3680.0, model_id="baidu/Unlimited-OCR")
+        options = ("--prompt-pages", "2", "--arch", "unlimited-ocr", "--mode", "base")
+        command = ("time", "h100", "--from-benchmark", file, *options, "--format", "json")
+        _, out, _ = run(capsys, *command)  # it says on stderr that the window is on
+        figures = json.loads(out)["benchmarks"][0]["figures"]
+        measured = {each["name"]: each["measured"] for each in figures}
+        assert_has(measured, {"pages_per_second": 2 * 4.329004, "request_seconds": 3.68})
+
+    @pytest.mark.exhaustive
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ("", ["predictions and bench_vllm.json, vllm bench serve; 200 requests, 16 at",
+                  " first token ", SENTENCE, "kept in "]),
+            ("--format markdown --keep 0",
+             ["| what | predicted | measured | error | corrected | error |",
+              "- corrections not kept "]),
+        ],
+    )  # fmt: skip
+    def test_the_table_and_the_markdown_say_it_all(self, capsys, options, said):
+        code, out, err = run(capsys, "time", "h100", "--from-benchmark", VLLM, *options.split())
+        text = " ".join(out.split()) + " "
+        assert (code, err, [each for each in said if each not in text]) == (0, "", [])
+
+    @pytest.mark.exhaustive
+    def test_what_is_doubtful_is_said(self, capsys):
+        file = result(failed=2, completed=198, max_concurrency=None, total_input_tokens=10**6)
+        doubts = "; ".join(compared(capsys, file)["benchmarks"][0]["doubts"])
+        assert "2 of 200 requests failed" in doubts
+        assert "a burst rather than a steady load" in doubts
+        assert "5,051 tokens on average, but the predicted page has 913" in doubts
+        _, out, _ = run(capsys, "time", "h100", "--from-benchmark", file)
+        assert "Note: result.json: 2 of 200 requests failed" in out
+
+    def test_of_a_burst_only_the_whole_request_corrects(self, capsys):
+        [entry] = timed(capsys, "h100 --concurrency 200 --max-new-tokens 800")
+        factor = (6 + 799 * 0.03) / at(entry, "throughput.0.page_seconds")
+        file = result(max_concurrency=None, mean_ttft_ms=6000.0, mean_tpot_ms=30.0)
+        assert_has(compared(capsys, file)["benchmarks"][0], {
+            "concurrency": 200, "steady": False, "first_token": factor, "per_token": factor,
+        })  # fmt: skip
+
+    @pytest.mark.exhaustive
+    @pytest.mark.parametrize(
+        ("program", "server"),
+        [("sglang.jsonl", ("sglang", "0.5.5")), ("genai_perf.json", ("vllm", "unknown"))],
+    )
+    def test_other_programs_results_are_compared_with_their_own_server(
+        self, capsys, program, server
+    ):
+        found = compared(capsys, DATA / f"bench_{program}")
+        assert found["kept"]
+        for entry in found["benchmarks"]:
+            assert (entry["server"], entry["server_version"]) == server
+            assert entry["figures"][-1]["name"] == "request_seconds"
+
+
+@pytest.fixture(scope="module")
+def kept_once(tmp_path_factory):
+    """The corrections folder after a comparison."""
+    config = tmp_path_factory.mktemp("config")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CONFIG_HOME", str(config))
+        command = ["time", "h100", "--from-benchmark", str(VLLM), "--server-version", "0.14.1"]
+        assert main(command) == 0
+    return config / "dsocr-analyze/corrections"
+
+
+class TestKept:
+    @pytest.fixture(autouse=True)
+    def _kept(self, kept_once, folder):
+        shutil.copytree(kept_once, folder)
+
+    def test_a_later_prediction_is_what_was_measured(self, capsys):
+        [entry] = timed(capsys, CONDITIONS)
+        assert_has(entry, {
+            "throughput.0.ttft_seconds": 0.165,
+            "throughput.0.tpot_seconds": 0.0044,
+            "assumptions.correction.server_version": "0.14.1",
+            "assumptions.correction.benchmarks.0": "bench_vllm.json",
+            "assumptions.correction.requests": 200,
+        })  # fmt: skip
+        assert SENTENCE in entry["assumptions"]["sentences"][-1]
+
+    @sampled("options", ["h100 --corrections 0", "h100 --server sglang",
+                         "h100 --runtime eager", "h100 --arch deepseek-ocr-2", "l40s"],
+             every(5))  # fmt: skip
+    def test_nothing_else_is_corrected(self, capsys, options):
+        [entry] = timed(capsys, options)
+        assert entry["assumptions"]["correction"] is None
+        assert SENTENCE not in json.dumps(entry)
+
+    @pytest.mark.exhaustive
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "time h100",
+            "time h100 --format markdown",
+            "--engine analytic --gpu h100 --runtime serving --full",
+            "--engine analytic --gpu h100 --runtime serving --json -",
+            "compare tiny base --gpu h100",
+            "compare tiny base --gpu h100 --format markdown",
+            "archive pages.parquet --gpu h100",
+            "archive pages.parquet --gpu h100 --format json",
+            "sweep --gpu h100",
+        ],
+    )
+    def test_every_output_of_seconds_says_it(self, capsys, command):
+        for more, is_said in (((), True), (("--corrections", "0"), False)):
+            code, out, err = run(capsys, *command.split(), *more)
+            assert (code, SENTENCE in " ".join((out + err).split())) == (0, is_said)
+
+    @pytest.mark.exhaustive
+    def test_the_answer_and_the_written_report_say_it(self, capsys):
+        command = ("--engine", "analytic", "--gpu", "h100", "--runtime", "serving")
+        assert "h100-sxm, serving, corrected: " in run(capsys, *command)[1]
+        assert "corrected" not in run(capsys, *command, "--corrections", "0")[1]
+        assert run(capsys, *command, "--output", "ops", "-q")[0] == 0
+        assert SENTENCE in Path("ops/static_compute.md").read_text()
+        report = json.loads(Path("ops/static_compute.json").read_text())
+        jsonschema.validate(report, schemas()["schema.json"])
+        assert_has(report, {"time.0.assumptions.correction.server_version": "0.14.1"})
+
+    @pytest.mark.exhaustive
+    def test_rows_of_a_sweep_are_corrected_and_their_file_says_it(self, capsys):
+        command = ("sweep", "--gpu", "h100,l4", "--max-new-tokens", "800")
+        [_, h100, l4], [_, h100_bare, l4_bare] = (
+            run(capsys, *command, *more)[1].splitlines() for more in ((), ("--corrections", "0"))
+        )
+        assert (l4 == l4_bare, h100 == h100_bare) == (True, False)
+        assert run(capsys, "sweep", "--gpu", "h100", "--output", "rows.parquet")[0] == 0
+        assert SENTENCE in pq.read_schema("rows.parquet").metadata[METADATA_KEY].decode()
+
+    @pytest.mark.exhaustive
+    def test_an_archive_takes_longer_by_the_correction(self, capsys):
+        command = "archive pages.parquet --gpu h100,l4 --max-new-tokens 800"
+        h100, l4 = document(capsys, command)["time"]
+        assert h100["pages_per_second"] == pytest.approx(RATE)
+        assert SENTENCE not in " ".join(l4["assumptions"])
+        bare, _ = document(capsys, f"{command} --corrections 0")["time"]
+        assert bare["gpu_hours"] < h100["gpu_hours"]
+
+    def test_keep_0_keeps_nothing_and_the_same_file_twice_counts_once(self, capsys, folder):
+        before = sorted(folder.iterdir())
+        assert not compared(capsys, result(mean_ttft_ms=200.0), "--keep 0")["kept"]
+        found = compared(capsys, VLLM, "--server-version 0.14.1")
+        assert found["correction"]["benchmarks"] == ["bench_vllm.json"]
+        assert sorted(folder.iterdir()) == before
+
+    @pytest.mark.exhaustive
+    def test_several_are_combined_and_their_spread_is_the_band(self, capsys):
+        other = result("other.json", mean_ttft_ms=165.0 * 1.21, mean_tpot_ms=4.4 * 1.44)
+        found = compared(capsys, other, "--server-version 0.14.1")["correction"]
+        assert found["benchmarks"] == ["bench_vllm.json", "other.json"]
+        assert_has(found, {"first_token_error": 0.21, "per_token_error": 0.44})
+        [entry] = timed(capsys, CONDITIONS)
+        assert_has(entry, {
+            "throughput.0.ttft_seconds": 0.165 * 1.1, "throughput.0.tpot_seconds": 0.0044 * 1.2,
+            "bands.tpot_seconds.high": 1.44 * entry["tpot_seconds"],
+        })  # fmt: skip
+
+    @pytest.mark.exhaustive
+    def test_versions_are_kept_apart(self, capsys):
+        compared(capsys, result(mean_ttft_ms=330.0), "--server-version 0.15.0")
+        for version, seconds in (("0.14.1", 0.165), ("0.15.0", 0.33)):
+            [entry] = timed(capsys, f"{CONDITIONS} --server-version {version}")
+            assert_has(entry, {"throughput.0.ttft_seconds": seconds})
+        assert "other versions with benchmarks: 0.14.1" in entry["assumptions"]["sentences"][-1]
+        said = refused(capsys, "h100 --server-version 0.16")
+        assert "no benchmark of vllm 0.16 is kept for these GPUs; there are 0.14.1, 0.15.0" in said
+        assert run(capsys, "sweep", "--gpu", "h100", "--server-version", "0.16")[0] == 2
+        unknown = compared(capsys, result(mean_ttft_ms=170.0))
+        assert unknown["correction"]["server_version"] == "unknown"
+
+    @pytest.mark.exhaustive
+    def test_devices_lists_and_forgets_them(self, capsys, folder):
+        found = document(capsys, "devices --corrections")
+        jsonschema.validate(found, schemas()["schema-devices-corrections.json"])
+        [record] = found["corrections"]
+        assert_has(record, {"gpu": "h100-sxm", "file": "bench_vllm.json"})
+        assert record["id"] in run(capsys, "devices", "--corrections")[1]
+        assert document(capsys, "devices l4 --corrections")["corrections"] == []
+        for wrong in (("--forget", "abc"), ("--forget", "all"), ("l4", "--forget", record["id"])):
+            assert run(capsys, "devices", *wrong)[0] == 2
+        assert run(capsys, "devices", "l4", "--forget", "all")[:2] == (0, "")
+        assert len(list(folder.iterdir())) == 1
+        code, out, _ = run(capsys, "devices", "--forget", record["id"])
+        assert (code, out.startswith(f"forgot {record['id']}: bench_vllm.json")) == (0, True)
+        assert timed(capsys, "h100")[0]["assumptions"]["correction"] is None
+
+    @sampled("text", ["", "{", "[]", '{"format": 1}', "\xff", "[" * 70_000], every(3))
+    def test_a_damaged_one_is_refused_by_name(self, capsys, folder, text):
+        (folder / "bad.json").write_text(text, encoding="latin-1")
+        for command in (
+            "time h100", "devices --corrections", "sweep --gpu h100", "archive x.csv --gpu h100",
+        ):  # fmt: skip
+            code, _, err = run(capsys, *command.split())
+            assert (code, "corrections/bad.json' is not a kept benchmark" in err) == (2, True)
+        assert run(capsys, "time", "h100", "--corrections", "0")[0] == 0
+
+    @sampled(
+        ("key", "value"),
+        [("first_token", 0), ("per_token", 50), ("first_token", "1"), ("requests", 0),
+         ("gpu", 3), ("kept", "today"), ("format", 2), ("id", "other"), ("more", 1)], every(4),
+    )  # fmt: skip
+    def test_an_impossible_value_is_refused(self, capsys, folder, key, value):
+        [file] = folder.iterdir()
+        file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
+        said = refused(capsys, "h100")
+        assert file.name in said
+        assert f"`$.{key}`" in said or repr(value) in said or key in said
+
+
+FAR = "corrections range from 0.2 to 5. The benchmark probably ran another GPU"
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "said"),
+    [
+        ("", {}, "needs the one GPU that was measured"),
+        ("h100 l4", {}, "needs the one GPU that was measured"),
+        ("h100 --concurrency 4", {}, "leave out --concurrency"),
+        ("h100 --max-new-tokens 4", {}, "leave out --max-new-tokens"),
+        ("h100 --mean-new-tokens 4", {}, "leave out --mean-new-tokens"),
+        ("h100 --price 4", {}, "leave out --price"),
+        ("h100 --offline", {}, "leave out --offline"),
+        ("h100 --corrections 0", {}, "leave out --corrections"),
+        ("h100 --runtime eager", {}, "leave out --runtime eager"),
+        ("h100 --keep 2", {}, "--keep 2 is invalid; give 0 or 1"),
+        ("h100 --server tgi", {}, "server 'tgi' is unknown"),
+        ("h100 --server vllm", {"backend": "sglang"},
+         "the engine was 'sglang', not vllm; give --server sglang"),
+        ("h100 --server-version a~b", {}, "--server-version 'a~b' is not a version"),
+        ("nosuch", {}, "no GPU 'nosuch'"),
+        ("h100 --arch deepseek-ocr-2", {}, "not DeepSeek-OCR-2; give --arch deepseek-ocr"),
+        ("h100", {"model_id": "my-ocr"}, "give --arch deepseek-ocr"),
+        ("h100", {"mean_ttft_ms": 5000.0}, "the first token took 45."),
+        ("h100", {"mean_ttft_ms": 2.0}, "the first token took 0.01"),
+        ("h100", {"mean_tpot_ms": 44.0}, "a token after the first took 13."),
+        ("h100", {"max_concurrency": None, "mean_tpot_ms": 900.0}, "a request took "),
+    ],
+)  # fmt: skip
+def test_what_contradicts_a_benchmark_is_refused_and_nothing_kept(
+    capsys, folder, options, changes, said
+):
+    found = refused(capsys, f"{options} --from-benchmark {result(**changes)}")
+    assert (said in found, FAR in found) == (True, " took " in said)
+    assert not folder.exists()
+
+
+def test_options_of_benchmarks_go_together(capsys):
+    one, two = (result(f"{each}.json", vllm_version=each) for each in ("0.14.1", "0.15.0"))
+    said = refused(capsys, f"h100 --from-benchmark {one} --from-benchmark {two}")
+    assert "of several versions (0.14.1, 0.15.0)" in said
+    assert "--keep 0 is for --from-benchmark" in refused(capsys, "h100 --keep 0")
+    said = refused(capsys, "h100 --corrections 0 --server-version 1")
+    assert "--server-version 1 selects the benchmarks that correct, and --corrections 0" in said
+
+
+@pytest.mark.exhaustive
+def test_another_model_is_compared_where_somebody_says_what_it_is(capsys):
+    found = compared(capsys, result(model_id="my-ocr"), "--arch deepseek-ocr")
+    assert "the file calls the model 'my-ocr'" in found["benchmarks"][0]["doubts"][0]
+
+
+def test_a_folder_that_cannot_be_written(capsys, tmp_path):
+    (tmp_path / "config").write_text("a file, not a folder")
+    code, _, err = run(capsys, "time", "h100", "--from-benchmark", VLLM)
+    assert (code, "cannot write to" in err) == (74, True)
+
+
+def test_programs_that_keep_at_the_same_time_lose_nothing(folder):
+    def keep_some(first):
+        for number in range(first, first + 10):
+            kept_files.keep([KeptBenchmark(
+                id=f"{number:04}", gpu="h100-sxm", server="vllm", version="1", architecture="x",
+                basis="b", first_token=1.0, per_token=1.0, requests=1, concurrency=1, file="f",
+                kept="2026-01-31T12:00:00Z",
+            )])  # fmt: skip
+
+    threads = [threading.Thread(target=keep_some, args=(first,)) for first in range(0, 80, 10)]
+    for act in (threading.Thread.start, threading.Thread.join):
+        for each in threads:
+            act(each)
+    found = kept_files.kept_benchmarks()
+    assert sorted(each.id for each in found) == [f"{n:04}" for n in range(80)]
+    assert len(list(folder.iterdir())) == 80
