@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -36,11 +36,6 @@ POOL = (324, 125, 124, 141, 119, 186, 69)
 def with_trace(seed: int) -> tuple[Case, Any]:
     case = drawn(seed)
     return case, traced(case)
-
-
-def drawn_as(is_wanted: Callable[[Case], bool]) -> tuple[Case, Any]:
-    """The first case that is wanted, and its trace."""
-    return with_trace(next(seed for seed in POOL if is_wanted(drawn(seed))))
 
 
 def noticed(case: Case, theirs: Any) -> set[str]:

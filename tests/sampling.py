@@ -33,19 +33,11 @@ def sampled(
 ) -> Any:
     """`pytest.mark.parametrize`, where cases that are not chosen are marked `exhaustive`."""
     single = isinstance(argnames, str) and "," not in argnames
-    marked: list[Any] = []
-    left_out = False
+    rows, left_out = list[Any](), False
     for number, case in enumerate(cases):
-        is_marked = hasattr(case, "marks")
-        if chosen(number, case.id if is_marked else case):
-            marked.append(case)
-            continue
-        left_out = True
-        if is_marked:
-            marks = [*case.marks, pytest.mark.exhaustive]
-            marked.append(pytest.param(*case.values, marks=marks, id=case.id))
-        else:
-            values = (case,) if single else case
-            marked.append(pytest.param(*values, marks=pytest.mark.exhaustive))
+        row = case if hasattr(case, "marks") else pytest.param(*((case,) if single else case))
+        if not chosen(number, case.id if row is case else case):
+            row, left_out = row._replace(marks=[*row.marks, pytest.mark.exhaustive]), True
+        rows.append(row)
     assert left_out, f"{argnames}: every case is chosen; use pytest.mark.parametrize"
-    return pytest.mark.parametrize(argnames, marked, **options)
+    return pytest.mark.parametrize(argnames, rows, **options)

@@ -58,11 +58,12 @@ _PLAIN = 2 * 3 * 5 * (64 + 64)  # FLOPs of a pair: layers, heads, a query's scor
 _LATENT = 2 * 3 * 5 * (32 + 64 + 64)  # the rotary key, and the latent for both
 
 
-@sampled("new_tokens", [2, 1, 3, 9], first(1))
-def test_of_plain_attention(new_tokens):
-    assert skipped(small_directory(), new_tokens) == _PLAIN * PAIRS
-    grouped = small_directory(num_key_value_heads=1)
-    assert skipped(grouped, new_tokens, batch_size=3) == 3 * _PLAIN * PAIRS
+@sampled(
+    ("new_tokens", "heads", "batch"), itertools.product([2, 1, 3, 9], [1, 5], [3, 1]), first(1)
+)
+def test_of_plain_attention_of_any_number_of_keys(new_tokens, heads, batch):
+    directory = small_directory(num_key_value_heads=heads)
+    assert skipped(directory, new_tokens, batch_size=batch) == batch * _PLAIN * PAIRS
 
 
 @sampled(

@@ -108,7 +108,11 @@ class GenerateCalls:
                 self._model,
                 decoder_start_token_id=int(start[0, 0]),
             )
-        with _stopping(self._model):
+        with contextlib.ExitStack() as stack:
+            # A model within another one may be what generates, such as BLIP-2's language model.
+            for module in self._model.modules():
+                if hasattr(module, _PREPARE):
+                    stack.enter_context(replaced(module, _PREPARE, _stop_of(module)))
             try:
                 generate(**given, max_new_tokens=self._new_tokens, do_sample=False, num_beams=1)
             except _FirstPass as stopped:
@@ -159,16 +163,6 @@ def _continued(before: Any, after: Any, times: int) -> Any:
 
 class _FirstPass(BaseException):
     """Ends `generate` before a pass of a module over some ids with other keywords, its `args`."""
-
-
-@contextlib.contextmanager
-def _stopping(model: torch.nn.Module) -> Iterator[None]:
-    """Raises the first pass of `generate`, which a model within may run, as in BLIP-2."""
-    with contextlib.ExitStack() as stack:
-        for module in model.modules():
-            if hasattr(module, _PREPARE):
-                stack.enter_context(replaced(module, _PREPARE, _stop_of(module)))
-        yield
 
 
 def _stop_of(owner: torch.nn.Module) -> Callable[..., None]:
