@@ -72,7 +72,7 @@ OF_OTHER_TESTS = {
     "check": "tests/test_check.py",
     "infer": "tests/test_inference.py",
     "measure": "tests/test_measuring.py",
-    "time-from-benchmark": "tests/test_time_from_benchmark.py",
+    "time-from-benchmark": "tests/test_time_command.py",
     "table": "below",
 }
 """Kinds whose documents other tests make, and hold against their schema."""

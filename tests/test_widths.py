@@ -17,7 +17,7 @@ from sampling import named, sampled
 from test_inference import PROMPT, SMALL_VIEW, TRIAL
 from test_measured_profiles import GPU, MASKED
 from test_measuring import RUN
-from test_time_from_benchmark import VLLM
+from test_time_command import VLLM
 
 from dsocr_analyze.cli import device_runs, streams
 from dsocr_analyze.cli.commands import application
