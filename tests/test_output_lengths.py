@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command_line import run
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsocr_analyze.errors import WorkloadError
@@ -81,6 +81,7 @@ def test_the_longest_of_a_batch_is_that_of_all_batches_there_are(pages, batch):
     assert found == near(float(longest), rel=1e-12)
 
 
+@settings(max_examples=30)
 @given(COUNTS)
 def test_a_batch_of_one_has_the_mean_and_larger_ones_are_longer_up_to_the_longest(pages):
     lengths = OutputLengths.of_counts(pages)
@@ -99,6 +100,7 @@ def test_the_longest_of_a_batch_is_what_drawing_says():
     assert lengths.expected_longest(16) == near(longest.mean(), abs=4 * error)
 
 
+@settings(max_examples=30)
 @given(
     st.integers(2, LARGEST_COUNT).flatmap(
         lambda limit: st.tuples(st.floats(1, limit - 1), st.just(limit))

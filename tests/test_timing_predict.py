@@ -62,7 +62,7 @@ def spans(assumptions, *, page=None, **model):
 
 # --- pages and throughput -------------------------------------------------------------------------
 
-COUNTS = (1, 2, 7, 32)
+COUNTS = (1, 7, 32)
 LENGTHS = [OutputLengths.fixed(1), OutputLengths.of_counts({2: 3, 4: 1}), OutputLengths.fixed(300)]
 
 
