@@ -608,6 +608,11 @@ def test_bytes_of_a_step_by_hand():
     }
     found = {each: moved(model_of(precision=each), 2, 100) for each in expected}
     assert found == pytest.approx(expected)
+    kinds = model_of(precision=Precision("int8", "float8")).step(2, 100).kinds
+    assert {each.kind for each in kinds} == {
+        "gemm.int8", "gemm.bfloat16", "experts.int8", "movement.bfloat16",
+        "generation_attention.float8",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["h100-sxm", "l4", "rtx-4090", "a10"])

@@ -1,9 +1,8 @@
 """Device profiles in TOML, read and written: fitted coefficients per kernel kind and data type.
 
-A shipped profile is `profiles/<name>.toml`. A user's also has `[gpu]` if the GPU is not in the
-catalogue, and falls back to the shipped one. A kind without coefficients has those of the GPU named
-by `like`, with this GPU's peaks. A kind states errors on held-out sizes, or else the origin of
-coefficients that were not fitted as `derived`; its errors are then assumed.
+A user's also has `[gpu]` if the GPU is not in the catalogue, and falls back to the shipped one. A
+kind without coefficients has those of the GPU named by `like`, with this GPU's peaks. A kind states
+errors on held-out sizes, or as `derived` the origin of coefficients that were not fitted.
 """
 
 from __future__ import annotations

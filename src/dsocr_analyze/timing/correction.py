@@ -1,9 +1,7 @@
 """Corrections of a server's predictions by benchmarks of that server.
 
 A benchmark gives two factors, measured over predicted: for the first token and for each later one.
-Those of the same GPU, server, version and model have a geometric mean; the error is how far each
-lies from the mean of the others. A factor applies to predictions with the kernel times and host
-figures against which it was measured.
+They apply to predictions with the kernel times and host figures against which it was measured.
 """
 
 from __future__ import annotations

@@ -180,7 +180,6 @@ def kernel_seconds(
 
 
 def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSeconds:
-    """Seconds on a CPU, whatever ran before."""
     seconds = np.array([*map(cpu.seconds, kernels)])
     flops = np.array([2.0 * kernel.work.macs for kernel in kernels])
     rates = np.array([1e12 * peaks.tflops(kernel.dtype) for kernel in kernels])
@@ -293,7 +292,7 @@ class _Group:
             self.moved = self.recorded + extra
 
     def column(self, name: str) -> Floats:
-        """A size or figure of the kernels, `[kernels, *width]`; of integers `[kernels, 1, ...]`."""
+        """A size or figure, `[kernels, *width]`; of integers `[kernels, 1, ...]`."""
         sources: Sequence[object] = self.works if hasattr(Work, name) else self.sizes
         values = [*map(attrgetter(name), sources)]
         if {*map(type, values)} <= {int, bool}:

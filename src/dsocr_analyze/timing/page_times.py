@@ -112,7 +112,6 @@ class PageTimer:
 
 
 def _check_model(model: TimedModel, *, is_eager: bool) -> None:
-    """Raise DeviceError if no kernel times are known for a type, or the GPU lacks something."""
     is_cpu = model.device.cpu is not None
     for argument, is_wrong, said in (
         ("runtime", is_cpu and not is_eager,
@@ -139,8 +138,6 @@ class PageTimes(ABC):
     Attributes:
         mean: Mean tokens generated; `running` and `longest` are those of `OutputLengths`.
         steps: Mean decode steps: one fewer.
-        ttft_seconds: To the first token.
-        page_seconds: To the last token.
         prompts_per_second: The GPU's throughput if all pages were like this one.
         gpu_seconds: One over the GPU's capacity at this concurrency.
         fitting: Most pages in flight that fit into memory.
@@ -294,7 +291,6 @@ class _ServedTimes(PageTimes):
         return needed
 
     def work(self, weights: Integers) -> Duration:
-        """GPU time of all pages together."""
         correction, rows = self.timer.correction, np.flatnonzero(weights)
         first = total_duration(
             _weighted(total_duration(stages.values()), place, weights[of_kind])
@@ -313,7 +309,6 @@ class _ServedTimes(PageTimes):
 
     @property
     def stages(self) -> Mapping[str, Duration]:
-        """Stages of pages that are all alike, corrected."""
         correction, [(_, _, prefill)] = self.timer.correction, self._passes
         stages = {
             name: correction.corrected(
@@ -326,7 +321,6 @@ class _ServedTimes(PageTimes):
 
     @cached_property
     def decode(self) -> Duration:
-        """All decode steps of pages that are all alike, corrected."""
         step = self._served.step(1, int(self._keys[0]))
         return self.timer.correction.corrected(step.times(float(self.steps[0])), "per_token")
 
@@ -385,18 +379,15 @@ class _EagerTimes(PageTimes):
         return np.array([*map(needed, self._workloads, self.pages.concurrency.tolist())])
 
     def work(self, weights: Integers) -> Duration:
-        """GPU time of all pages together."""
         batches = zip(self._batches, weights.tolist(), strict=True)
         return total_duration(each.work.times(weight) for each, weight in batches if weight)
 
     @property
     def stages(self) -> Mapping[str, Duration]:
-        """Stages of the first batch."""
         return self._batches[0].stages
 
     @property
     def decode(self) -> Duration:
-        """All decode steps of the first batch."""
         return self._batches[0].decode
 
 

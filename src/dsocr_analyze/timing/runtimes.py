@@ -37,19 +37,19 @@ class Host:
     """Time that a runtime's host code takes.
 
     Attributes:
-        launch_us: Per operator of uncompiled code, with views and Python around it.
+        launch_us: Per operator of uncompiled code, with the Python around it.
         compiled_launch_us: Per kernel of compiled code outside a graph.
-        graph_us: Per launch of a CUDA graph.
+        graph_us: Per CUDA graph.
         sync_us: Per value that the host waits for.
         step_us: Per decode step, while the GPU waits.
-        sequence_us: Per running sequence in a step, while the GPU waits.
+        sequence_us: Per running sequence, while the GPU waits.
         hidden_step_us: Per decode step, while the GPU computes; the least that a step takes.
         hidden_sequence_us: The same per running sequence.
         chunk_tokens: Most prompt tokens in one pass.
         mixes_prefill: Whether a prefill pass also decodes a token of every running sequence.
-        pixel_bytes: Bytes per pixel value copied to the GPU.
-        link_gb_s: Rate of that copy, from memory that is not pinned.
-        computes: Whether it is the device itself: a CPU, to which nothing is copied.
+        pixel_bytes: Per value copied to the GPU.
+        link_gb_s: Of that copy, from memory that is not pinned.
+        computes: Whether it is a CPU that runs the model itself.
     """
 
     name: str
@@ -71,10 +71,7 @@ class Host:
     computes: bool = False
 
     def on(self, profile: Device) -> Host:
-        """The host with figures measured on the profile's machine, if there are any.
-
-        They are of the model's own code, so those of serving engines or of the user stay.
-        """
+        """The eager host with figures measured on the profile's machine; others stay."""
         if self != EAGER:
             return self
         if profile.cpu is not None:
@@ -97,7 +94,7 @@ class Host:
 
     @property
     def is_eager(self) -> bool:
-        """Whether it is the eager runtime's, with any figures."""
+        """Whether it is the eager runtime's."""
         return self.name == "eager"
 
     def sentences(self) -> list[str]:
@@ -180,7 +177,7 @@ RUNTIMES: Final = ("eager", "serving")
 
 
 def server_named(name: str) -> Host:
-    """The engine with that name; raises WorkloadError with close matches."""
+    """The engine of a name; raises WorkloadError with close matches."""
     found = in_any_case(name, SERVERS)
     if found is None:
         near = did_you_mean(name, SERVERS)

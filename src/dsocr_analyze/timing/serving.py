@@ -1,20 +1,14 @@
 """Serving engines: a page's prefill pass, a step of all running sequences, and steady states.
 
-Vision runs uncompiled, the prompt as compiled kernels, a decode step as one CUDA graph.
+In a closed loop C clients each send their next page as soon as the previous one returns. A page is
+prepared on the CPU, waits for its prefill pass, which runs between two decode steps, and is decoded
+with all other running pages; each chunk of a pass also decodes a token of every running sequence.
 
-C clients each send their next page as soon as the previous one returns. A page is prepared on the
-CPU, waits for its prefill pass, and is then decoded with all other running pages. A prefill pass
-runs between two decode steps, and each of its chunks also decodes a token of every running
-sequence.
-
-The throughput X is that at which a page takes C / X seconds (Little's law). Mean waits follow from
-the arrival rate of the other pages, X (C - 1) / C: prefill passes queue for one server with
-constant service time (residual service), pages on the CPU for several such servers (Sakasegawa
-1977), and not at all if every client has a worker. The CPU's workers and the GPU cap the
-throughput; at the cap, pages queue there for the time left by Little's law.
-
-The number of running sequences gives their durations, and those the arrival rate that keeps that
-many running, so the solver bisects on it.
+At throughput X a page takes C / X seconds (Little's law). Others arrive at X (C - 1) / C: prefill
+passes queue for one server (residual service), pages on the CPU for several (Sakasegawa 1977), but
+never if every client has a worker. CPU and GPU cap X; at the cap, pages queue there for the time
+left. Running sequences give durations and those the arrivals that keep so many running: the solver
+bisects on their number.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """Reads a file of benchmark results from any of the known programs, whatever its name.
 
-`vllm bench serve` and `python -m sglang.bench_serving` share most keys; times are in milliseconds:
-
-- vllm/benchmarks/serve.py and, before 0.10, benchmarks/benchmark_serving.py (--save-result);
-- python/sglang/bench_serving.py (--output-file); later versions add `server_info` and write an
-  infinite rate as `Infinity`.
-
-genai-perf (`profile_export_genai_perf.json`) and its successor AIPerf: every metric is a table with
-its unit and its average; `input_config` holds the options: in sections since genai-perf 0.0.13
-(`perf_analyzer.stimulus`), in one table before (`concurrency`), and in AIPerf's own sections
-(`loadgen.concurrency`). Inter-token latency is time per output token.
+`vllm bench serve` (before 0.10 benchmark_serving.py) and `python -m sglang.bench_serving` share
+most keys; later versions of the latter add `server_info` and write an infinite rate as `Infinity`.
+Of genai-perf and its successor AIPerf every metric is a table with its unit and average;
+`input_config` has the options: in sections since genai-perf 0.0.13 (`perf_analyzer.stimulus`), in
+one table before, and in AIPerf's sections (`loadgen.concurrency`).
 """
 
 from __future__ import annotations
@@ -64,7 +59,7 @@ class _Fields:
     path: str = ""
 
     def has(self, key: str) -> bool:
-        """Whether there is a value; null and the empty string count as missing."""
+        """Whether there is more than null or the empty string."""
         return self.values.get(key) not in (None, "")
 
     def table(self, key: str) -> _Fields:
@@ -137,17 +132,12 @@ class ServerBenchmark:
     Attributes:
         where: The file and the part of it, for messages.
         digest: SHA-256 of the result.
-        date: When it ran, as the program wrote it.
-        model: The model's name in the result.
+        date: As the program wrote it.
         engine: `vllm`, `sglang` or another name.
         concurrency: Requests in flight.
         is_steady: Whether every client sent request after request. If not, they waited for each
-            other's prompts before their first token, not between tokens; a whole request takes the
-            same time.
-        prompt_tokens: Mean per request, as the program counts them.
-        new_tokens: Mean generated tokens per request.
-        ttft_seconds: To the first token.
-        tpot_seconds: Per token after the first.
+            other's prompts before their first token; a whole request takes the same time.
+        prompt_tokens: As the program counts them.
         measured_seconds: To the last token, if the program reported it.
     """
 
@@ -206,7 +196,7 @@ class ServerBenchmark:
 
 
 def _in_flight(fields: _Fields, requests: int, failed: int, limit: int | None) -> tuple[int, bool]:
-    """Requests in flight, at most `limit`, and whether they are a steady load."""
+    """Requests in flight, and whether they are a steady load."""
     every = requests + failed
     if failed > _TOLERATED_FAILURES * every:
         raise BenchmarkError(
@@ -223,7 +213,6 @@ def _in_flight(fields: _Fields, requests: int, failed: int, limit: int | None) -
 
 
 def _mean_new_tokens(fields: _Fields, key: str, tokens: float) -> float:
-    """Mean tokens generated per request, checked."""
     if not 1 < tokens <= LARGEST_COUNT:
         raise BenchmarkError(
             f"{fields.where}: {fields.path}{key} is {shown(fields.values.get(key))}, {tokens:.6g}"
@@ -255,7 +244,7 @@ def _text(path: Path) -> str:
 
 
 def _results(path: Path, text: str) -> Iterator[tuple[str, str]]:
-    """The results in a file and where each is: one, or one per non-empty line."""
+    """The results in a file, one or one per line, and where each is."""
     named = repr(str(path))
     lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     if len(lines) > 1 and _is_table(lines[0][1]):
