@@ -25,7 +25,7 @@ from sampling import every, first, named, sampled
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr import ClipModelDimensions
-from dsocr_analyze.architectures.ocr_family.symbolic_passes import affine
+from dsocr_analyze.architectures.ocr_family.totals import affine
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.kernels import Work, total_work, work_by

@@ -156,7 +156,7 @@ class TestBuilt:
         assert (more - n, nothing) == (500 * 64, set())
 
     @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-    @sampled("part", range(PARTS), named(7))
+    @sampled("part", range(PARTS), named(39))
     def test_of_every_architecture(self, part, tmp_path):
         compared = 0
         for model_type, names in list(architectures().items())[part::PARTS]:

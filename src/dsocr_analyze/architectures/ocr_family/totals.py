@@ -1,37 +1,40 @@
 """The cost of many pages at once: what `compose` says of each, evaluated on arrays.
 
-Views are run once per distinct set of sizes. The decoder is run on symbols; its polynomials are
-evaluated on arrays, once per distinct page if these are few.
+Views are run once per distinct set of sizes. The decoder is run on symbols: B prompts of T tokens,
+K tokens in the cache before a step. Its polynomials are evaluated on arrays, once per distinct page
+if these are few.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import repeat
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import experts_touched
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.ocr_family.passes import OcrModel
-from dsocr_analyze.architectures.ocr_family.symbolic_passes import (
-    PromptCost,
-    ViewsCost,
-    changes_with_length,
-    looks,
-    prompt,
-    step,
+from dsocr_analyze.architectures.ocr_family.passes import (
+    OcrModel,
+    ViewSizes,
+    embedded_page,
+    page_with,
+    whole_model,
 )
 from dsocr_analyze.architectures.stages import PageTotals
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import NO_WORK, Work
 from dsocr_analyze.tape import Size, largest, maximum, minimum
-from dsocr_analyze.tape.polynomial import Values, highest
+from dsocr_analyze.tape.polynomial import Polynomial, Symbol, Values, highest
+from dsocr_analyze.tape.symbolic import LevelSpans, SymbolicTape
+from dsocr_analyze.workload import PageWorkload
 
-__all__ = ["page_totals"]
+__all__ = ["affine", "page_totals"]
 
 _Rows: TypeAlias = NDArray[np.int64]
 """Places: of pages, or of what several pages share."""
@@ -49,6 +52,12 @@ _LEAST: Final = {
 """The least of each dimension of a page, those of its views first."""
 
 _LARGEST: Final = 2**63 - 1
+
+_SHORTEST: Final = 3
+"""Tokens of the shortest prompt: one of a view, the separator and BOS."""
+
+_MOST_SPANS: Final = 4096
+"""Calls of vision modules that are remembered, each a kilobyte."""
 
 _MOST_KEYS: Final = 1 << 24
 """Widest range of values looked up in a table."""
@@ -74,8 +83,7 @@ def page_totals(
 ) -> PageTotals:
     """The cost of pages, exact: `int64`, or Python integers in `object` arrays.
 
-    Each size is an integer for all pages, or an integer array `[n]`. A page without local views
-    has a grid of 1 x 1.
+    Each size is an integer for all pages, or an integer array `[n]`.
 
     Args:
         model: The relative.
@@ -84,7 +92,7 @@ def page_totals(
         whole_resolution: Pixels per side of the whole page's view.
         text_tokens: Tokens besides the visual ones, including BOS.
         local_resolution: Pixels per side of a local view.
-        columns: Columns of local views.
+        columns: Columns of local views; 1 x 1 stands for none.
         rows: Rows of local views.
         batch_size: Pages per batch.
         max_new_tokens: Tokens generated.
@@ -92,7 +100,7 @@ def page_totals(
         flash_attention: FlashAttention in place of eager attention.
 
     Raises:
-        WorkloadError: An argument is not an integer, is too small, or differs in length.
+        WorkloadError: A size is no integer, too small or too large, or arrays differ in length.
         ConfigError: A part of the model has no closed form.
     """
     views = base_size, whole_resolution, local_resolution, columns, rows
@@ -146,7 +154,74 @@ def _checked(name: str, values: Size) -> Size:
     return array.astype(np.int64, copy=False) if array.ndim else int(array)
 
 
-# --- views -----------------------------------------------------------------------------------
+# --- views ----------------------------------------------------------------------------------
+
+
+class ViewsCost(NamedTuple):
+    """What views cost: integers, or arrays `[n]` for many pages.
+
+    Attributes:
+        visual_tokens: Tokens of the page.
+        alone: Most bytes alive besides embeddings, with one page in the batch.
+        batched: The same with several.
+        left: Bytes that remain until the decoder has finished.
+        per_batch: Work of a batch; the others are of a page, and of a token of a prompt.
+    """
+
+    visual_tokens: Size
+    alone: Size
+    batched: Size
+    left: Size
+    per_batch: Work
+    per_page: Work
+    per_token: Work
+
+    @classmethod
+    def of(cls, counts: Sequence[Size]) -> ViewsCost:
+        """From all counts in a row."""
+        works = (Work(*counts[start : start + 5]) for start in (4, 9, 14))
+        return cls(*counts[:4], *works)
+
+
+@lru_cache(maxsize=64)
+def looks(
+    model: OcrModel, c: ModelDimensions, dtype: Dtype
+) -> Callable[[ViewSizes], tuple[int, ...]]:
+    """A cached function from sizes of views to the counts of a `ViewsCost`."""
+    spans: LevelSpans = {}
+    batch = Pass(_SEVERAL, Polynomial.size("T", least=_SHORTEST))
+
+    @lru_cache(maxsize=1 << 14)
+    def look(sizes: ViewSizes) -> tuple[int, ...]:
+        if len(spans) > _MOST_SPANS:
+            spans.clear()
+        page = page_with(model, sizes)
+        work, batched, left = _looked(model, c, dtype, batch, page, spans)
+        _, alone, _ = _looked(model, c, dtype, Pass(1, page.seq_len), page, spans)
+        parts: tuple[Any, ...] = ((), ("B",), ("B", "T"))
+        works = (Polynomial.of(count).terms.get(names, 0) for names in parts for count in work)
+        return page.visual_tokens, alone, batched, left, *works
+
+    return look
+
+
+def _looked(
+    model: OcrModel,
+    c: ModelDimensions,
+    dtype: Dtype,
+    p: Pass,
+    page: PageWorkload,
+    spans: LevelSpans,
+) -> tuple[Work, int, int]:
+    """Work of views; bytes alive besides embeddings, the most and those left."""
+    t = SymbolicTape(dtype, {"embed_tokens": "embed_tokens"}, spans=spans)
+    embeds, seen = embedded_page(t, model, c, p, page)
+    embedded = embeds.nbytes
+    left = t.alive - embedded
+    del embeds, seen
+    t.check_nothing_is_left()
+    number = Values({}).of  # of what depends on no size
+    return t.work(""), max(number(level - embedded) for level in t.levels("")), number(left)
 
 
 def _looks(look: Callable[..., tuple[int, ...]], sizes: list[Size]) -> list[tuple[int, ...]]:
@@ -166,6 +241,25 @@ def _table(values: tuple[int, ...], *, is_exact: bool) -> Size:
 
 
 # --- decoder ---------------------------------------------------------------------------------
+
+
+_SEVERAL: Final = Polynomial.size("B", least=2)
+"""Prompts of a batch."""
+
+
+class PromptCost(NamedTuple):
+    """A prefill pass without views, in terms of B and T.
+
+    Attributes:
+        layers: The most bytes alive while embeddings are, without what views left.
+        head: The most bytes alive after that.
+        cache_bytes: Keys and values that it leaves.
+    """
+
+    work: Work
+    layers: tuple[Size, ...]
+    head: tuple[Size, ...]
+    cache_bytes: Size
 
 
 class _Costs(NamedTuple):
@@ -219,11 +313,24 @@ class _Costs(NamedTuple):
         batch = self._with_steps(Work(*works[:5]), works[10:], T, steps)
         return [*works[:10], *batch, visual_tokens, T, cache, expected, most]
 
+    @property
+    def _changes_with_length(self) -> bool:
+        """Whether passes differ in kind beyond the trained length; plain attention is refused."""
+        return self.c.decoder.rope_scaling == "dynamic" and self.c.decoder.use_mla
+
+    def _length(self, name: str, shortest: int, longest: int, is_long: bool) -> Size:
+        """A number of tokens, up to the longest or beyond it where passes change in kind."""
+        if not self._changes_with_length:
+            return Polynomial.size(name, least=shortest)
+        if is_long:
+            return Polynomial.size(name, least=max(shortest, longest + 1))
+        return Polynomial.size(name, least=shortest, most=max(shortest, longest))
+
     # --- prompts
 
     def _prompts(self, B: Size, T: Size) -> list[Size]:
         """Work of prompts without views; most bytes alive in the layers, and in the head."""
-        is_long = changes_with_length(self.c) * (self.c.decoder.max_position_embeddings < T)
+        is_long = self._changes_with_length * (self.c.decoder.max_position_embeddings < T)
         return self._by_kind(self._prompts_of_kind, 1 * (B > 1) + 2 * is_long, B, T)
 
     def _prompts_of_kind(self, kind: int, B: Size, T: Size) -> list[Size]:
@@ -231,12 +338,18 @@ class _Costs(NamedTuple):
         levels = highest(prompt.layers, values), highest(prompt.head, values)
         return [*map(values.of, prompt.work), *levels]
 
+    @lru_cache(maxsize=256)  # noqa: B019  # a model lives as long as the process
     def _prompt(self, kind: int) -> PromptCost:
         """By kind: 1 for several prompts, 2 more beyond the trained length."""
-        return prompt(
-            self.model, self.c, self.dtype,
-            flash=self.flash, is_batched=kind % 2 > 0, is_long=kind > 1,
-        )  # fmt: skip
+        longest = self.c.decoder.max_position_embeddings
+        T = self._length("T", _SHORTEST, longest, kind > 1)
+        t = SymbolicTape(self.dtype, {"model": "model"})
+        p = Pass(_SEVERAL if kind % 2 else 1, T, flash=self.flash)
+        cache = t.call("", whole_model, self.model, self.c, p, None)
+        cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
+        del cache
+        t.check_nothing_is_left()
+        return PromptCost(t.work("model", ""), t.levels("model"), t.levels(""), cache_bytes)
 
     # --- steps
 
@@ -250,16 +363,22 @@ class _Costs(NamedTuple):
         return [*self._by_kind(self._steps_of_kind, 1 * (B > 1), B), beyond_counted]
 
     def _steps_of_kind(self, kind: int, B: Size) -> list[Size]:
-        has_window, values = self.c.decoder.sliding_window is not None, Values({"B": B})
-        stretches = 1 + (has_window or changes_with_length(self.c))
-        steps = (
-            step(
-                self.model, self.c, self.dtype, flash=self.flash, is_batched=kind > 0,
-                is_long=is_second and not has_window, overwrites=is_second and has_window,
-            )
-            for is_second in (False, True)[:stretches]
-        )  # fmt: skip
+        has_two = self.c.decoder.sliding_window is not None or self._changes_with_length
+        stretches, values = (False, True)[: 1 + has_two], Values({"B": B})
+        steps = (self._step(kind > 0, is_second) for is_second in stretches)
         return [values.of(count) for works in steps for work in works for count in work]
+
+    @lru_cache(maxsize=256)  # noqa: B019  # the same
+    def _step(self, is_batched: bool, is_second: bool) -> tuple[Work, Work]:
+        """A step of a stretch in terms of B: over no cache, and what each cached token adds."""
+        overwrites = is_second and self.c.decoder.sliding_window is not None
+        longest = self.c.decoder.max_position_embeddings - 1
+        K = self._length("K", 1, longest, is_second and not overwrites)
+        t = SymbolicTape(self.dtype, levels=False)
+        p = Pass(_SEVERAL if is_batched else 1, 1, K, flash=self.flash, overwrites=overwrites)
+        t.call("", whole_model, self.model, self.c, p, None)
+        base, slope = zip(*(affine(Polynomial.of(count), "K") for count in t.work("")), strict=True)
+        return Work(*base), Work(*slope)
 
     def _with_steps(self, work: Work, linear: list[Size], T: Size, steps: Size) -> Work:
         """Work, and that of all steps."""
@@ -272,7 +391,7 @@ class _Costs(NamedTuple):
         Those of a full window, or beyond the trained length, come second.
         """
         window, trained = self.c.decoder.sliding_window, self.c.decoder.max_position_embeddings
-        if window is None and not changes_with_length(self.c):
+        if window is None and not self._changes_with_length:
             return [(steps, _cached(T, steps))]
         first = minimum(steps, maximum(trained - T, 0) if window is None else window)
         rest = steps - first
@@ -295,6 +414,30 @@ class _Costs(NamedTuple):
             for column, values in zip(columns, some, strict=True):
                 column[rows] = values
         return columns
+
+
+def affine(size: Polynomial, name: str) -> tuple[Size, Size]:
+    """A polynomial without the terms of a size, and these divided by it.
+
+    Raises ArithmeticError if another term depends on the size.
+    """
+    base: dict[tuple[Symbol, ...], int] = {}
+    slope: dict[tuple[Symbol, ...], int] = {}
+    for monomial, coefficient in size.terms.items():
+        rest = tuple(each for each in monomial if each != name)
+        if len(monomial) - len(rest) > 1 or any(_depends_on(name, each) for each in rest):
+            raise ArithmeticError(f"{size} is not affine in {name}")
+        (base if len(rest) == len(monomial) else slope)[rest] = coefficient
+    return Polynomial(base), Polynomial(slope)
+
+
+def _depends_on(name: str, size: Symbol) -> bool:
+    return any(
+        each == name or _depends_on(name, each)
+        for argument in size.sizes
+        for monomial in Polynomial.of(argument).terms
+        for each in monomial
+    )
 
 
 def _cached(first: Size, steps: Size) -> Size:
