@@ -1,4 +1,4 @@
-"""Forwards of modules, step by step beside a trace of the reference's module alone.
+"""Forwards of modules, step by step beside a trace of the reference's module, and by hand.
 
 Whole passes are compared in `test_tape_gate.py`.
 """
@@ -10,6 +10,7 @@ import functools
 import itertools
 import random
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,38 +27,72 @@ from taped import (
     of_config,
     of_type,
     on_meta,
+    own,
+    params,
+    summed,
 )
 from taped_passes import WholeTape
 from torch import nn
 from tracing import Calls
 from transformers.activations import ACT2FN
 
+from dsocr_analyze import tape
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.architecture import GrowingCache
 from dsocr_analyze.architectures.deepseek_ocr import ClipDimensions, clip
+from dsocr_analyze.architectures.deepseek_ocr import _attention as clip_attention
 from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder, modeling_deepseekv2
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
 )
 from dsocr_analyze.architectures.deepseek_ocr_2 import EncoderDimensions, qwen2_encoder
 from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
-from dsocr_analyze.architectures.ocr_family.attention import Pass, rotary_tables, rotated, swiglu
-from dsocr_analyze.architectures.ocr_family.decoder import _gate, rotary_embedding
+from dsocr_analyze.architectures.ocr_family.attention import (
+    Pass,
+    _check_positions,
+    cached,
+    flash_attention,
+    rotary_tables,
+    rotated,
+    swiglu,
+)
+from dsocr_analyze.architectures.ocr_family.decoder import (
+    _gate,
+    lm_head,
+    mixture,
+    rotary_embedding,
+)
 from dsocr_analyze.architectures.ocr_family.dimensions import (
+    DecoderDimensions,
     ProjectorDimensions,
     SamDimensions,
 )
+from dsocr_analyze.architectures.ocr_family.passes import ViewFeatures, embedded_page
 from dsocr_analyze.architectures.ocr_family.projector import projector
-from dsocr_analyze.architectures.ocr_family.sam import sam
+from dsocr_analyze.architectures.ocr_family.sam import _attention as grid_attention
+from dsocr_analyze.architectures.ocr_family.sam import (
+    _layer_norm_2d,
+    _relative_positions,
+    _window_partition,
+    _window_unpartition,
+    absolute_positions,
+    sam,
+)
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT64
+from dsocr_analyze.kernels import Attention, Convolution, Gemm
 from dsocr_analyze.model.known_values import KnownValues
+from dsocr_analyze.tape import Tape
 from dsocr_analyze.tape.modules import (
     ACTIVATIONS,
+    bicubic,
     conv2d,
     embedding,
+    interpolated,
     layer_norm,
     linear,
     rms_norm,
 )
+from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 # --- small modules
 
@@ -482,3 +517,770 @@ def test_a_projector_is_that_of_a_trace(name, are_apart, dtype):
             return projector(t, features(t, N, q * q, 8), N, q, c, are_apart=are_apart)
 
         assert_same(module, [maps], dtype, forward, "model.projector")
+
+
+# --- forwards against integers worked out by hand; the arithmetic is the derivation --------------
+
+BF16, FP16, FP32 = BFLOAT16, FLOAT16, FLOAT32
+E = BF16.nbytes
+
+
+def records(forward, dtype=BF16, *, path=None, part=slice(None), of=None):
+    """What a forward notes when it is asked for: of one module, some of it, or some operators."""
+
+    def run():
+        t = alone(forward, dtype)
+        found = (t.kernels if path is None else own(t, path))[part]
+        return [kernel for kernel in found if of is None or kernel.operator in of]
+
+    return run
+
+
+# --- dimensions
+
+
+def heads_of(heads, kv_heads, D, width, **more):
+    return decoder(heads=heads, kv_heads=kv_heads, head_dim=D, hidden_size=width, **more)
+
+
+class SharedOf6(DecoderDimensions):
+    """With a width of the shared experts that is no multiple of a routed one's."""
+
+    shared_intermediate_size = 6
+
+
+def experts_of(E, k, *, shared=0, **more):
+    fields = {
+        "hidden_size": 3,
+        "n_routed_experts": E,
+        "num_experts_per_tok": k,
+        "moe_intermediate_size": 7,
+        "n_shared_experts": None,
+    }
+    c = decoder(**fields | more)
+    return SharedOf6(**dataclasses.asdict(c)) if shared else c
+
+
+LATENT = decoder(
+    use_mla=True,
+    hidden_size=11,
+    heads=3,
+    head_dim=6,
+    q_lora_rank=7,
+    kv_lora_rank=6,
+    qk_nope_head_dim=4,
+    qk_rope_head_dim=2,
+    v_head_dim=5,
+)
+WIDER = dataclasses.replace(LATENT, qk_rope_head_dim=4, head_dim=8)
+GROUPED, FOUR = heads_of(4, 2, 5, 24), heads_of(4, 4, 2, 8)
+IN_GROUPS = {"n_group": 4, "topk_group": 2}
+SAM = SamDimensions(
+    width=4,
+    layers=1,
+    heads=1,
+    global_attn_indexes=(),
+    downsample_channels=(2, 2),
+    image_size=48,
+    window=3,
+)
+CLIP = ClipDimensions(width=12, layers=1, heads=3, image_size=14, patch_size=14)
+
+
+# --- forwards of a tape alone
+
+
+def attended(c, *p, forward=attend, **options):
+    return lambda t: forward(t, c, Pass(*p, **options))
+
+
+def flash_of(c, *p):
+    p = Pass(*p, flash=True)
+    n = p.tokens * c.heads * c.head_dim
+    kv = p.B * p.keys * c.kv_heads * c.head_dim
+    return lambda t: flash_attention(t, features(t, n), features(t, kv), features(t, kv), p, c)
+
+
+def gated(c):
+    """The router over 5 tokens, 3 wide."""
+    return lambda t: _gate(t, features(t, 5, 3), 5, c)
+
+
+def routed(c, n=5):
+    return lambda t: mixture(t, features(t, n, c.hidden_size), Pass(1, n), c)
+
+
+def head(*, tied=False):
+    c = decoder(hidden_size=3, vocab_size=11, tie_word_embeddings=tied)
+    return lambda t: lm_head(t, features(t, 5, 3), Pass(1, 5), c)
+
+
+def kept_tables(scaling=None, trained=4096):
+    c = decoder(qk_rope_head_dim=4, rope_scaling=scaling, max_position_embeddings=trained)
+    return lambda t: rotary_embedding(t, 3, c)
+
+
+def resized(source, target, d):
+    """A learned table, cast to fp32 first."""
+    return lambda t: bicubic(
+        t, t.cast(features(t, source, source, d), FP32), source, target, d
+    )  # fmt: skip
+
+
+def partitioned(N, g):
+    """Windows of a view, and the view put together again."""
+    windows = -(-g // SAM.window)
+
+    def forward(t):
+        x = _window_partition(t, features(t, N, g, g, SAM.width), N, g, windows, SAM)
+        return _window_unpartition(t, x, N, g, windows, SAM)
+
+    return forward
+
+
+def of_width(d):
+    """Dimensions around a decoder of which only this is asked, and the vocabulary."""
+    return SimpleNamespace(decoder=SimpleNamespace(hidden_size=d, vocab_size=1))
+
+
+def laid_out(columns, rows):
+    """5 features of two encoders joined, and 2 x 2 tokens a view, 3 wide, in rows."""
+
+    def forward(t):
+        view = ViewBatch(columns * rows, 128)
+        t.cat(features(t, view.count, 2, 2, 5))
+        seen = ViewFeatures(tokens=features(t, view.count, 2, 2, 3))
+        DEFAULT.lay_out(t, seen, view, (columns, rows), of_width(3))
+        return seen.tokens
+
+    return forward
+
+
+class _Views:
+    """A network whose encoders leave 6 tokens of 3 features, and cost nothing."""
+
+    def encode(self, t, seen, pixels, view, c):
+        seen.tokens = features(t, 6, 3)
+
+    def lay_out(self, *_):
+        pass
+
+
+def page(t):
+    """A page of 7 visual tokens, one of which is the separator, among 9."""
+    view = ViewBatch(1, 64)
+    workload = PageWorkload((64, 64), 64, 64, False, (1, 1), (view,), 7, 2, 1, 1)
+    return embedded_page(t, _Views(), of_width(3), Pass(1, 9), workload)[0]
+
+
+def gridded(N=2, heads=2):
+    """SAM's attention over N grids of 3 x 3, 8 wide."""
+    c = dataclasses.replace(SAM, width=8, heads=heads)
+    return lambda t: grid_attention(t, features(t, N, 3, 3, 8), N, 3, c, 3)
+
+
+def projected(**changes):
+    """2 views of 3 x 3 tokens, 8 features to 6."""
+    c = ProjectorDimensions(**{"input_dim": 8, "n_embed": 6} | changes)
+    return lambda t: projector(t, features(t, 2, 9, 8), 2, 3, c)
+
+
+def linear_of(t):
+    return linear(t, features(t, 5, 3), 5, 3, 4, bias=True)
+
+
+def swiglu_of(t):
+    return swiglu(t, features(t, 5, 3), 5, 3, 4)
+
+
+def self_attention(t):
+    """Of CLIP: 2 views of 5 tokens, 12 wide, 3 heads of 4."""
+    return clip_attention(t, features(t, 2, 5, 12), 2, 5, CLIP)
+
+
+PAIRS = records(attended(dataclasses.replace(WIDER, heads=5), 2, 3, forward=latent), path="")
+
+
+def pairs():
+    """Queries of 2 x 3 tokens, 5 heads of 4, laid out and rotated; the key is in between."""
+    found = PAIRS()
+    return [found[2], *found[4:9]]
+
+
+# Case, records, and by hand: macs, vector FLOPs, activations, bytes read, bytes written.
+BY_HAND = {
+    # --- modules
+    "linear": (
+        records(linear_of),
+        (5 * 3 * 4, 5 * 4, 5 * 4, E * (5 * 3 + 3 * 4 + 4), E * 5 * 4),
+    ),
+    "linear without bias": (
+        records(lambda t: linear(t, features(t, 5, 3), 5, 3, 4)),
+        (60, 0, 20, E * (15 + 12), E * 20),
+    ),
+    "embedding": (
+        records(lambda t: embedding(t, t.input(6, INT64), 99, 10)),
+        (0, 0, 0, 6 * 10 * E + 6 * 8, 6 * 10 * E),
+    ),
+    "layer_norm": (
+        records(lambda t: layer_norm(t, features(t, 6, 10), 6, 10)),
+        (0, 5 * 60, 0, E * (60 + 20), E * 60),
+    ),
+    "layer_norm over channels that lie first": (  # 60 features laid out anew
+        records(lambda t: layer_norm(t, features(t, 6, 10), 6, 10, channels_first=True)),
+        (0, 5 * 60, 0, E * 60 + E * (60 + 20), E * 60 + E * 60),
+    ),
+    "rms_norm": (  # cast, ^2, mean, + eps, rsqrt, *, cast, * w
+        records(lambda t: rms_norm(t, features(t, 6, 10), 6, 10)),
+        (
+            0,
+            60 + 60 + 6 + 6 + 60 + 60,
+            0,
+            120 + 240 + 240 + 24 + 24 + (240 + 24) + 240 + (20 + 120),
+            240 + 240 + 24 + 24 + 24 + 240 + 120 + 120,
+        ),
+    ),
+    "rms_norm in fp32": (  # no casts
+        records(lambda t: rms_norm(t, features(t, 6, 10), 6, 10), FP32),
+        (0, 252, 0, 240 + 240 + 24 + 24 + 264 + 280, 240 + 24 + 24 + 24 + 240 + 240),
+    ),
+    "gelu": (records(lambda t: ACTIVATIONS["gelu"](t, features(t, 10))), (0, 50, 0, 20, 20)),
+    "quick_gelu": (
+        records(lambda t: ACTIVATIONS["quick_gelu"](t, features(t, 10))),
+        (0, 10 + 40 + 10, 0, 20 + 20 + 40, 20 + 20 + 20),
+    ),
+    "conv2d": (  # 2 images, 9 x 9, 3 -> 4 channels, kernel 3, stride 2, padding 1: 5 x 5 out
+        records(
+            lambda t: conv2d(
+                t, features(t, 2, 3, 9, 9), 2, 9, 3, 4, 3, stride=2, padding=1, bias=True
+            )
+        ),
+        (
+            2 * 5 * 5 * 4 * 3 * 9,
+            2 * 25 * 4,
+            2 * 25 * 4,
+            E * (2 * 81 * 3 + 4 * 3 * 9 + 4),
+            E * 2 * 25 * 4,
+        ),
+    ),
+    "swiglu": (
+        records(swiglu_of),
+        (
+            3 * 60,
+            5 * 20 + 20,
+            20 + 20 + 15,
+            2 * E * (15 + 12) + E * 20 + E * 40 + E * (20 + 12),
+            2 * E * 20 + E * 20 + E * 20 + E * 15,
+        ),
+    ),
+    "rotation": (  # 2 x 3 tokens, 5 heads of 4: n = 120; * cos, -half, cat, * sin, +
+        # Cosines and sines of 2 x 3 positions: 24 each.
+        records(lambda t: rotated(t, features(t, 120), features(t, 24), features(t, 24))),
+        (0, 120 + 60 + 120 + 120, 0, E * (144 + 60 + 120 + 144 + 240), E * (4 * 120 + 60)),
+    ),
+    "rotary tables": (  # 2 x 3 positions, 2 frequencies: 12 angles, 24 with both halves
+        records(lambda t: rotary_tables(t, 2, 3, 4)),
+        (
+            12,
+            2 * 24 + 2 * 24,
+            12,
+            6 * 8 + 4 * (2 + 6) + 4 * 24 + 4 * 96 + 2 * 96,
+            6 * 4 + 4 * 12 + 96 + 4 * 96 + 2 * 48,
+        ),
+    ),
+    # --- the decoder
+    "flash attention": (  # GQA: 4 heads, 2 of keys and values; 3 new tokens over 7
+        records(flash_of(GROUPED, 2, 3, 4)),
+        (
+            2 * (2 * 4 * 3 * 7 * 5),
+            6 * 2 * 4 * 3 * 7,
+            2 * 3 * 4 * 5,
+            E * (120 + 2 * (2 * 7 * 2 * 5)),
+            E * 120,
+        ),
+    ),
+    "rotation of pairs": (pairs, (0, 420, 0, E * (708 + 120), E * (540 + 120))),
+    "rotary tables, kept": (  # range, outer product, both halves, cosine and sine, casts
+        records(kept_tables()),
+        (0, 6 + 24, 0, 4 * 5 + 48 + 96 + 96, 12 + 24 + 48 + 96 + 48),
+    ),
+    "rotary tables, linear": (  # one quotient a position more
+        records(kept_tables("linear")),
+        (0, 30 + 3, 0, 260 + 12, 228 + 12),
+    ),
+    "rotary tables, dynamic": (records(kept_tables("dynamic")), (0, 30, 0, 260, 228)),
+    "rotary tables, dynamic, beyond": (  # range, cast, transfer, /, pow, 1 /, * of 2
+        records(kept_tables("dynamic", trained=2)),
+        (0, 30 + 4 * 2, 0, 260 + 2 * (8 + 4 + 4 * 4), 228 + 2 * (8 + 4 + 4 + 4 * 4)),
+    ),
+    "rotary tables, yarn": (
+        # 17 operators on 2 frequencies, 3 of them on two; 3 ranges, 1 transfer; scales of 12 + 12
+        records(kept_tables("yarn")),
+        (
+            0,
+            30 + 24 + 17 * 2,
+            0,
+            260 + 96 + (17 + 3 + 1) * 2 * 4,
+            228 + 96 + (17 + 3 + 1) * 2 * 4,
+        ),
+    ),
+    "lm_head": (  # and the logits' cast
+        records(lambda t: t.cast(t.call("lm_head", head()), FP32)),
+        (5 * 33, 0, 55, E * (15 + 33) + 55 * 2, E * 55 + 55 * 4),
+    ),
+    "router": (  # 5 tokens, 3 wide, 4 experts, 2 chosen: casts, logits, softmax, top, scale
+        records(gated(experts_of(4, 2))),
+        (
+            5 * 3 * 4,
+            5 * 20 + 20 + 10,
+            20,
+            15 * 2 + 12 * 2 + 4 * (15 + 12) + 80 + 80 + 40,
+            15 * 4 + 12 * 4 + 80 + 80 + 10 * 12 + 40,
+        ),
+    ),
+    "router in fp32, sigmoid, normalised": (
+        records(gated(experts_of(4, 2, scoring_func="sigmoid", norm_topk_prob=True)), FP32),
+        (
+            60,
+            4 * 20 + 20 + (10 + 5 + 10) + 10,
+            20,
+            108 + 160 + 40 + 20 + 60 + 40,
+            160 + 120 + 80 + 40,
+        ),
+    ),
+    "masked softmax": (  # 2 x 3 tokens over 7, 4 heads: 168 scores, mask of 42; cast, softmax, cast
+        records(attended(GROUPED, 2, 3, 4), path="", part=slice(-5, -1)),
+        (
+            0,
+            168 + 5 * 168,
+            0,
+            E * (168 + 42) + E * 168 + 4 * 168 + 4 * 168,
+            E * 168 + 4 * 168 + 4 * 168 + E * 168,
+        ),
+    ),
+    "masked softmax in fp16": (  # which CUDA's kernel reads as it is
+        records(attended(GROUPED, 2, 3, 4), FP16, path="", part=slice(-4, -1)),
+        (0, 6 * 168, 0, 2 * 210 + 2 * 168 + 4 * 168, 2 * 168 + 4 * 168 + 2 * 168),
+    ),
+    "masked softmax of a step": (  # 56 scores, mask of 14; in fp32 no casts
+        records(attended(GROUPED, 2, 1, 6), FP32, path="", part=slice(-3, -1)),
+        (0, 56 + 5 * 56, 0, 4 * (56 + 14) + 4 * 56, 4 * 56 + 4 * 56),
+    ),
+    "position check": (  # of 2 sequences: 8 differences, 8 comparisons, all of them
+        records(lambda t: _check_positions(t, 2 * 4)),
+        (0, 8 + 8 + 8, 0, 2 * 64 + 64 + 8, 64 + 8 + 1),
+    ),
+    "laying out a shared head": (  # 2 x 7 keys of 3: read once, written for each of 4 heads
+        records(attended(heads_of(4, 1, 3, 12), 2, 1, 6), FP32, path="", part=slice(-7, -6)),
+        (0, 0, 0, 4 * 2 * 7 * 3, 4 * 2 * 7 * 12),
+    ),
+    "rows of rotary tables": (
+        records(attended(WIDER, 1, 3, forward=latent), path="", part=slice(2)),
+        (0, 0, 0, 2 * (24 + 24), 2 * 24),
+    ),
+    "dispatch": (  # 5 tokens, 3 wide, 4 experts, 2 chosen: 10 choices, 30 features
+        records(routed(experts_of(4, 2)), path=""),
+        (
+            0,
+            20 + 10 * 4 + 10 + 30 + 30,  # counts, sort, quotient, weights, sum
+            0,
+            # scatter, counts and the host's, sort, quotient; taken, joined, put back; cast,
+            # weights, sum, cast
+            80 + 160 + 32 + 80 + 80 + (60 + 80) + 60 + (60 + 80) + 60 + (120 + 40) + 120 + 60,
+            160 + 80 + 32 + 32 + 160 + 80 + 60 + 60 + 60 + 120 + 120 + 60 + 30,
+        ),
+    ),
+    "growing the cache": (  # keys of 2 x 9 tokens by one each; values do the same
+        records(
+            lambda t: cached(t, features(t, 2, 16), features(t, 2, 16), Pass(2, 1, 9), 16, 16),
+            part=slice(1),
+        ),
+        (0, 0, 0, 2 * 10 * 16 * E, 2 * 10 * 16 * E),
+    ),
+    # --- the vision side
+    "bicubic, growing": (  # 2 x 2 -> 3 x 3, 5 taps: width first (2 x 3), then height (3 x 3)
+        records(resized(2, 3, 7)),
+        (0, 2 * 5 * 7 * (6 + 9), 0, 28 * 2 + 28 * 4 + 63 * 4, 28 * 4 + 63 * 4 + 63 * 2),
+    ),
+    "bicubic, shrinking": (  # 8 x 8 -> 3 x 3: ceil(2 * 8 / 3) = 6 on either side, 13 taps
+        records(resized(8, 3, 1), FP32),
+        (0, 2 * 13 * (8 * 3 + 3 * 3), 0, 64 * 4, 9 * 4),
+    ),
+    "positions of the same size": (  # a table for 3 x 3 tokens
+        records(lambda t: absolute_positions(t, 3, SAM)),
+        (0, 0, 0, 0, 0),
+    ),
+    "linear resize": (
+        records(
+            lambda t: interpolated(
+                t, "upsample_linear1d", t.cast(features(t, 7, 4), FP32), 5 * 4, 4 * 5 * 4
+            )
+        ),
+        (0, 4 * 20, 0, 28 * 2 + 28 * 4 + 20 * 4, 28 * 4 + 20 * 4 + 20 * 2),
+    ),
+    "relative positions": (  # of 3 tokens: 2 ranges, their scaling, -, +, indices, rows of 4
+        records(lambda t: _relative_positions(t, "rel_pos_h", 5, 3, 4)),
+        (
+            0,
+            2 * 3 + 9 + 9,
+            0,
+            2 * 3 * 8 + 2 * 3 * 4 + 9 * 4 + 9 * 4 + (9 * 8 + 36 * E),
+            2 * (3 * 8 + 3 * 4) + 9 * 4 + 9 * 4 + 9 * 8 + 36 * E,
+        ),
+    ),
+    "window partition": (  # 2 views of 5 x 5 into windows of 3: padded to 6 x 6, 2 x 2 windows
+        records(partitioned(2, 5)),
+        (0, 0, 0, E * (200 + 288 + 288 + 200), E * (288 + 288 + 288 + 200)),
+    ),
+    "window partition, one whole window": (records(partitioned(2, 3)), (0, 0, 0, 0, 0)),
+    "norm over channels": (  # mean, -, ^2, mean, -, + eps, sqrt, /, * w, + b
+        records(lambda t: _layer_norm_2d(t, features(t, 2, 3, 4), 2 * 4, 3)),
+        (
+            0,
+            24 + 24 + 24 + 24 + 24 + 8 + 8 + 24 + 24 + 24,
+            0,
+            E * (24 + 32 + 24 + 24 + 32 + 8 + 8 + 32 + 27 + 27),
+            E * (8 + 24 + 24 + 8 + 24 + 8 + 8 + 24 + 24 + 24),
+        ),
+    ),
+    "self attention": (
+        records(self_attention),
+        (
+            10 * 12 * 36 + 2 * (2 * 3 * 5 * 5 * 4) + 10 * 12 * 12,
+            10 * 36 + 6 * 150 + 10 * 12,
+            10 * 36 + 120 + 120,
+            E * (120 + 12 * 36 + 36) + E * 360 + E * (120 + 144 + 12),
+            E * 360 + E * 120 + E * 120,
+        ),
+    ),
+    "global view": (  # 2 x 2 tokens, 5 features joined; 3 features, a newline behind each row
+        records(laid_out(1, 1)),
+        (0, 0, 0, E * (20 + 4 * 3 + 3), E * (20 + 2 * 3 * 3)),
+    ),
+    # The grid's sides, 8 bytes each, are multiplied by the tokens a side three times.
+    "local views": (  # 2 beside each other, 3 above each other: a picture of 6 rows of 4 tokens
+        records(laid_out(2, 3)),
+        (
+            0,
+            3,
+            0,
+            3 * 8 + E * (24 * 5 + 24 * 3 + 24 * 3 + 3),
+            3 * 8 + E * (24 * 5 + 24 * 3 + 6 * 5 * 3),
+        ),
+    ),
+    "local views in a column": (  # lie in memory as the picture does
+        records(laid_out(1, 3)),
+        (0, 3, 0, 3 * 8 + E * (12 * 5 + 12 * 3 + 3), 3 * 8 + E * (12 * 5 + 6 * 3 * 3)),
+    ),
+    # 3 x 64 x 64 of a view, and as many in fp32 of the blank patch in place of local views.
+    "pixels that are added up": (
+        records(page, of=["sum"]),
+        (0, 2 * 3 * 64 * 64, 0, 3 * 64 * 64 * (E + 4), E + 4),
+    ),
+    # 7 visual tokens of 3 are joined twice; a mask of bytes says where they go among 9.
+    "a page among all tokens": (
+        records(page, of=["cat", "masked_scatter"]),
+        (0, 0, 0, 2 * 21 * E + (27 + 21) * E + 9, 2 * 21 * E + 27 * E),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_forward_costs_what_hand_work_says(name):
+    kernels, by_hand = BY_HAND[name][0](), BY_HAND[name][1]
+    assert tuple(summed(kernels)) == by_hand
+    for kernel in kernels:
+        counts = (*kernel.work, *kernel.dimensions, kernel.calls)
+        assert {type(count) for count in counts} <= {int, bool}
+
+
+# Records, and by hand: their operators in the order of the code, with rows, widths or elements.
+ORDERS = {
+    "rms_norm": (
+        BY_HAND["rms_norm"][0],
+        "_to_copy 60 bfloat16 float32, pow 60, mean 6 x 10, add 6, rsqrt 6, mul 60,"
+        " _to_copy 60 float32 bfloat16, mul 60 bfloat16",
+    ),
+    "masked softmax": (
+        BY_HAND["masked softmax"][0],
+        "add 168 bfloat16, _to_copy 168 bfloat16 float32, softmax 24 x 7,"
+        " _to_copy 168 float32 bfloat16",
+    ),
+    "masked softmax in fp16": (
+        BY_HAND["masked softmax in fp16"][0],
+        "add 168 float16, softmax 24 x 7 float16 float32, _to_copy 168 float32 float16",
+    ),
+    "position check": (
+        BY_HAND["position check"][0],
+        "sub 8 int64, ge 8 int64 bool, all 1 x 8 bool",
+    ),
+    "rotation of pairs": (
+        pairs,
+        "clone 120 bfloat16, mul 120 bfloat16, neg 60 bfloat16, cat 120 bfloat16, mul 120 bfloat16,"
+        " add 120 bfloat16",
+    ),
+    "router of groups": (
+        records(gated(experts_of(8, 2, topk_method="group_limited_greedy", **IN_GROUPS))),
+        "_to_copy 15 bfloat16 float32, _to_copy 24 bfloat16 float32, linear 1 x 5 x 8 x 3,"
+        " softmax 5 x 8, max 20 x 2, topk 5 x 4, zeros_like 20, scatter 20, clone 40,"
+        " _to_copy 40 float32 bool, bitwise_not 40 bool, masked_fill 40, topk 5 x 8, mul 10",
+    ),
+    "router with a bias": (
+        records(
+            gated(
+                experts_of(
+                    8, 2, scoring_func="sigmoid", topk_method="noaux_tc", norm_topk_prob=True,
+                    **IN_GROUPS,
+                )
+            ),
+            FP32,
+        ),
+        "linear 1 x 5 x 8 x 3, sigmoid 40, add 40, topk 20 x 2, sum 20 x 2, topk 5 x 4,"
+        " zeros_like 20, scatter 20, clone 40, _to_copy 40 float32 bool, bitwise_not 40 bool,"
+        " masked_fill 40, topk 5 x 8, gather 10, sum 5 x 2, add 5, div 10, mul 10",
+    ),
+    "dispatch": (
+        records(routed(experts_of(4, 2, shared=6)), FP32, path=""),
+        "new_zeros 20 int64, scatter 20 int64, sum 4 x 5 int64, sort 1 x 10 int64,"
+        " floor_divide 10 int64, index 30, transfer 4 int64, cat 30, index_put 30, mul 30,"
+        " sum 15 x 2, add 15",
+    ),
+    "plain attention of a step": (
+        records(attended(heads_of(4, 2, 3, 12), 2, 1, 6), FP32, path="", part=slice(-8, None)),
+        "cat 84, clone 168, clone 168, matmul 8 x 1 x 7 x 3, div 56, add 56, softmax 8 x 7,"
+        " matmul 8 x 1 x 3 x 7",
+    ),
+    "plain attention of a shared head": (  # which each product lays out for its own use
+        records(attended(heads_of(4, 1, 3, 12), 2, 1, 6), FP32, path="", part=slice(-8, None)),
+        "cat 42, clone 168, matmul 8 x 1 x 7 x 3, div 56, add 56, softmax 8 x 7, clone 168,"
+        " matmul 8 x 1 x 3 x 7",
+    ),
+    "plain attention of a prompt": (
+        records(attended(FOUR, 1, 3), FP32, path="", part=slice(-7, None)),
+        "add 24, matmul 4 x 3 x 3 x 2, div 36, add 36, softmax 12 x 3, matmul 4 x 3 x 2 x 3,"
+        " clone 24",
+    ),
+    "plain attention of prompts": (  # queries, keys; values: heads behind tokens
+        records(attended(FOUR, 2, 3), FP32, path="", part=slice(-10, None)),
+        "add 48, clone 48, clone 48, matmul 8 x 3 x 3 x 2, div 72, add 72, softmax 24 x 3,"
+        " clone 48, matmul 8 x 3 x 2 x 3, clone 48",
+    ),
+    "absorbed attention": (
+        records(attended(LATENT, 1, 5, forward=latent), FP32, path="", part=slice(-10, None)),
+        "matmul 3 x 5 x 6 x 4, matmul 3 x 5 x 5 x 2, matmul 3 x 5 x 5 x 6, add 75, mul 75, add 75,"
+        " softmax 15 x 5, einsum 1 x 15 x 6 x 5, matmul 3 x 5 x 5 x 6, clone 75",
+    ),
+    "absorbed attention of two prompts": (
+        # Laid out: queries, W_k of both sequences, k_pe and c of the heads, W_v of both sequences.
+        records(attended(WIDER, 2, 5, forward=latent), FP32, path="", part=slice(-15, None)),
+        "clone 120, clone 144, matmul 6 x 5 x 6 x 4, clone 120, matmul 6 x 5 x 5 x 4,"
+        " clone 180, matmul 6 x 5 x 5 x 6, add 150, mul 150, add 150, softmax 30 x 5,"
+        " einsum 2 x 15 x 6 x 5, clone 180, matmul 6 x 5 x 5 x 6, clone 150",
+    ),
+    "absorbed attention of a step of two": (  # one token's queries lie as they should
+        records(attended(WIDER, 2, 1, 6, forward=latent), FP32, path="", part=slice(-14, None)),
+        "cat 84, clone 144, matmul 6 x 1 x 6 x 4, clone 168, matmul 6 x 1 x 7 x 4, clone 252,"
+        " matmul 6 x 1 x 7 x 6, add 42, mul 42, add 42, softmax 6 x 7, einsum 2 x 3 x 6 x 7,"
+        " clone 180, matmul 6 x 1 x 5 x 6",
+    ),
+    # 2 x 9 tokens of 8 features: 144; a term of the bias: 9 x 2 heads x 3 a grid.
+    # Laid out: q, k and v with the heads beside the grids; queries by rows; both terms.
+    "grid attention's copies": (
+        records(gridded(), FP32, path="", of=["clone"]),
+        "clone 432, clone 144, clone 108, clone 108",
+    ),
+    # One grid: q, k and v are views, so the queries are copied by columns as well.
+    "copies of one grid": (
+        records(gridded(1), FP32, path="", of=["clone"]), "clone 72, clone 72, clone 54, clone 54",
+    ),
+    # One head: nothing to lay beside the grids.
+    "copies of one head": (
+        records(gridded(2, 1), FP32, path="", of=["clone"]), "clone 144, clone 54, clone 54",
+    ),
+    "copies of one head and grid": (
+        records(gridded(1, 1), FP32, path="", of=["clone"]), "clone 27",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_records_are_the_operators_of_the_code_in_its_order(name):
+    kernels, by_hand = ORDERS[name][0](), ORDERS[name][1]
+    spelled = []
+    for kernel in kernels:
+        sizes = " x ".join(map(str, kernel.dimensions))
+        dtypes = list(dict.fromkeys((kernel.dtype, kernel.output_dtype)))
+        dtypes = [] if dtypes == ["float32"] else dtypes
+        spelled.append(" ".join((kernel.operator, sizes, *dtypes)))
+    assert ", ".join(spelled) == by_hand
+
+
+PLAIN_MACS = 14 * 12 * (12 + 6 + 6) + 14 * 12 * 12 + 2 * 7 * 1 + 2 * (2 * 4 * 7 * 7) * 3
+BIASED = heads_of(4, 2, 3, 12, attention_bias=True)
+LATENT_PARAMS = 11 * 7 + 7 + 7 * 18 + 11 * 8 + 6 + 6 * 3 * 9 + 15 * 11
+
+# Case, forward, and figures by hand.
+FIGURES = {
+    "eager attention": (attended(heads_of(4, 2, 3, 12), 2, 7), {"macs": PLAIN_MACS}),
+    "flash attention": (attended(heads_of(4, 2, 3, 12), 2, 7, flash=True), {"macs": PLAIN_MACS}),
+    # 5 tokens, 11 wide, 3 heads: ranks 7 and 6, 4 + 2 features, values of 5.
+    "absorbed latent attention": (
+        attended(LATENT, 1, 5, forward=latent),
+        {
+            "macs": 5 * (11 * 7 + 7 * 3 * 6 + 11 * 8 + 3 * 5 * 11)  # projections
+            + 5 * 3 * 4 * 6 + 5 * 3 * 6 * 5  # absorbed
+            + 5 * 5 * 3 * (2 + 6) + 5 * 5 * 3 * 6,
+            "params": LATENT_PARAMS,
+        },
+    ),
+    "latent attention by flash": (
+        attended(LATENT, 1, 5, forward=latent, flash=True),
+        {
+            "macs": 5 * (11 * 7 + 7 * 3 * 6 + 11 * 8 + 6 * 3 * 9 + 3 * 5 * 11)
+            + 2 * (5 * 5 * 3 * 6),
+            "params": LATENT_PARAMS,
+        },
+    ),
+    "a mixture": (  # of its choices
+        routed(experts_of(4, 2, shared=6, topk_method="noaux_tc")),
+        {
+            "macs": 5 * 3 * 4 + 3 * (10 * 3 * 7) + 3 * (5 * 3 * 6),
+            "params": 3 * 4 + 4 + 4 * 3 * 21 + 3 * 18,
+        },
+    ),
+    # Methods differ in routing alone: beside the greedy one's ...
+    "greedy": (gated(experts_of(8, 2)), {"macs": 120, "vector_flops": 5 * 40 + 40 + 10}),
+    "limited to groups": (  # best of each group; top groups; inverted mask
+        gated(experts_of(8, 2, topk_method="group_limited_greedy", **IN_GROUPS)),
+        {"macs": 120, "vector_flops": 250 + 40 + 20 + 40},
+    ),
+    "biased": (  # bias; top two of each group; their sum; top groups; inverted mask
+        gated(experts_of(8, 2, topk_method="noaux_tc", **IN_GROUPS)),
+        {"macs": 120, "vector_flops": 250 + 40 + 40 + 40 + 20 + 40},
+    ),
+    # A causal kernel may skip: of 4 queries the first sees none of the 3 after it, the second ...
+    "causal flash": (flash_of(heads_of(3, 3, 5, 24), 2, 4), {"savings": 2 * 3 * 6 * (2 * 5)}),
+    "causal eager": (attended(heads_of(3, 3, 5, 24), 2, 4), {"savings": 2 * 3 * 6 * (2 * 5)}),
+    "a step skips nothing": (flash_of(heads_of(3, 3, 5, 24), 2, 1, 8), {"savings": 0}),
+    "no rounding beyond a float": (
+        flash_of(heads_of(1, 1, 1, 24), 1, 2**53 + 1),
+        {"savings": (2**53 + 1) * 2**53},
+    ),
+    # 2 grids of 3 x 3, 8 wide, 2 heads: 2 * 2 * 81 scores.
+    "grid attention": (
+        gridded(),
+        {
+            "macs": 18 * 8 * 24 + 18 * 8 * 8 + 2 * (2 * 2 * 9 * 4 * 3) + 2 * (2 * 2 * 81 * 4),
+            "activations": 18 * 24 + 18 * 8 + 2 * (2 * 2 * 9 * 3) + 18 * 8,
+            # linears' biases, twice 2 ranges of 3 and 2 grids of 9, the bias' sum, 7 a score
+            "vector_flops": 18 * 24 + 18 * 8 + 2 * (6 + 18) + 324 + 7 * 324,
+            "params": 8 * 24 + 24 + 8 * 8 + 8 + 2 * 5 * 4,
+        },
+    ),
+    # --- parameters
+    "linear": (linear_of, {"params": 3 * 4 + 4}),
+    "embedding": (lambda t: embedding(t, t.input(2, INT64), 7, 4), {"params": 28}),
+    "swiglu": (swiglu_of, {"params": 36}),
+    "conv2d": (
+        lambda t: conv2d(t, features(t, 3 * 25), 1, 5, 3, 4, 5), {"params": 3 * 4 * 25},
+    ),
+    "self attention": (self_attention, {"params": 12 * 36 + 36 + 12 * 12 + 12}),
+    "head": (head(), {"params": 33}),
+    "tied head": (head(tied=True), {"params": 0}),
+    "biased attention": (
+        attended(BIASED, 1, 2), {"params": 12 * 12 + 12 + 2 * (12 * 6 + 6) + 12 * 12 + 12},
+    ),
+    # --- projectors: 2 views of 3 x 3 tokens, 8 features to 6
+    **{
+        f"projector {number}": (projected(**changes), {"macs": macs, "params": parameters})
+        for number, (changes, macs, parameters) in enumerate([
+            ({"projector_type": "identity"}, 0, 0),
+            ({"projector_type": "linear"}, 18 * 48, 8 * 6 + 6),
+            ({"projector_type": "mlp_gelu", "depth": 2}, 18 * (48 + 36), 54 + 42),
+            (
+                {**DOWN, "mlp_ratio": 3}, 18 * (8 * 18 + 18 * 6), 8 * 18 + 18 + 18 * 6 + 6,
+            ),
+            (
+                {**NORMED, "depth": 3}, 18 * (48 + 36 + 36), 16 + 54 + 42 + 42,
+            ),
+            (
+                {"projector_type": "hybrid_split_feature_mlp_gelu", "input_dim": (5, 3)},
+                18 * (5 * 3 + 3 * 3), 5 * 3 + 3 + 3 * 3 + 3,
+            ),
+        ])
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_of_a_forward_are_those_by_hand(name):
+    forward, by_hand = FIGURES[name]
+    t = alone(forward)
+    found = summed(t.kernels)._asdict() | {"params": params(t), "savings": sum(t.savings)}
+    assert {figure: found[figure] for figure in by_hand} == by_hand
+
+
+@pytest.mark.parametrize(
+    ("kernels", "operator", "dimensions"),
+    [
+        (BY_HAND["conv2d"][0], "conv2d", Convolution(2, 25, 3, 4, 9)),
+        # A row of the grid at a time: 2 grids, 2 heads and 3 tokens against 3 positions.
+        (records(gridded()), "einsum", Gemm(3, 2 * 2 * 3, 3, 4)),
+        (
+            records(gridded()),
+            "scaled_dot_product_attention",
+            Attention(2, 2, 2, 9, 9, 4, 4, masked=True),
+        ),
+        (
+            records(flash_of(heads_of(3, 3, 5, 24), 2, 4)),
+            "flash_attention",
+            Attention(2, 3, 3, 4, 4, 5, 5, skippable_scores=2 * 3 * (3 + 2 + 1)),
+        ),
+        (
+            records(flash_of(heads_of(3, 3, 5, 24), 2, 1, 8)),
+            "flash_attention",
+            Attention(2, 3, 3, 1, 9, 5, 5),
+        ),
+    ],
+)
+def test_dimensions(kernels, operator, dimensions):
+    assert {kernel.operator: kernel.dimensions for kernel in kernels()}[operator] == dimensions
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "chosen", "rows"),
+    [
+        (1, 64, 6, 6 * [1]),
+        (10, 64, 6, 60 * [1]),
+        (11, 64, 6, 2 * [2] + 62 * [1]),
+        (32, 64, 6, 64 * [3]),
+        (703, 64, 6, 58 * [66] + 6 * [65]),
+        (3, 5, 2, [2, 1, 1, 1, 1]),
+    ],
+)
+def test_choices_spread_evenly_over_experts(tokens, experts, chosen, rows):
+    """Tokens of each expert that runs."""
+    kernels = alone(routed(experts_of(experts, chosen), tokens)).kernels
+    gates = [kernel for kernel in kernels if kernel.path.endswith("gate_proj")]
+    assert [gate.dimensions.m for gate in gates for _ in range(gate.calls)] == rows
+
+
+def test_bytes_of_a_plain_and_a_latent_cache():
+    t = Tape(BF16)
+    _, keys, values = attend(t, heads_of(10, 10, 128, 1280), Pass(1, 1))
+    assert 12 * (keys.nbytes + values.nbytes) == 61_440
+    wide = dataclasses.replace(LATENT, kv_lora_rank=512, qk_rope_head_dim=64)
+    _, key, shared, *_ = latent(t, wide, Pass(3, 100))
+    assert 12 * (key.nbytes + shared.nbytes) == 3 * 100 * 12 * 576 * 2
+
+
+def test_one_odd_pixel_more_than_a_float_holds():
+    t, side = Tape(BF16), 2**53 + 1
+    assert conv2d(t, t.input(1, BF16), 1, side, 1, 1, 1).n == side**2
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 1023, 1024, 1025, 2**53, 2**53 + 1, 2**60 - 1])
+def test_logarithms_are_exact_in_arrays_too(n):
+    np = pytest.importorskip("numpy")
+    for size in (n, np.array([n]), np.array([n], dtype=object)):
+        assert np.ravel(tape.ceil_log2(size)).tolist() == [(n - 1).bit_length()]
