@@ -64,16 +64,15 @@ BESIDE: Final = {
 """Commands that stand in a module of another name."""
 
 _SHORT: Final = frozenset({"docs", "fit", "devices", "trust", "tree"})
-"""Those that end after a few passes, as the main job does. Garbage is collected in the others,
-which loop; the program starts without (`__main__.py`)."""
+"""Those that end after a few passes. Garbage is collected in the others, which loop; the program
+starts without (`__main__.py`)."""
 
 
 def _declared(command: Callable[..., None], *, loops: bool) -> Callable[..., None]:
     """A command as Typer takes it, with all its options.
 
-    A parameter without a declaration is the shared option of its name, or of the name in its
-    annotation; one whose default is a table stands for that table's options, which the command
-    reads from `context.params`.
+    A parameter is the shared option of its name, or of the name in its annotation; one whose
+    default is a table stands for that table's options, which are read from `context.params`.
     """
     signature, parameters = inspect.signature(command, eval_str=True), []
     own = [*signature.parameters]
@@ -114,10 +113,10 @@ def _declared(command: Callable[..., None], *, loops: bool) -> Callable[..., Non
 
 
 class _Parsed:
-    """A command whose parser errors carry the context, and which refuses repeated options."""
+    """Parser errors carry the context; options of one value are given once."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Reads arguments; raises WorkloadError if an option of one value has several."""
+        """Raises WorkloadError if an option of one value has several."""
         command: Any = self
         try:
             parser = command.make_parser(ctx)
@@ -147,7 +146,7 @@ class _Commands(_Parsed, TyperGroup):
     """The commands, found in any case."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command that the first argument names; raises WorkloadError with suggestions."""
+        """The command that the first argument names; raises WorkloadError."""
         word = args[0]
         if found := names.in_any_case(word, self.commands):
             return found, self.commands[found], args[1:]

@@ -214,13 +214,11 @@ class _Model:
 
 @dataclass(frozen=True)
 class _Models:
-    """The models that options and items name, each read when first needed.
-
-    `given` has the command's parameters, `configs` the files of `--config` by name.
-    """
+    """The models that options and items name, each read when first needed."""
 
     given: Mapping[str, Any]
     configs: Mapping[str, Path]
+    """The files of `--config`, by name."""
     _others: dict[str, _Model] = field(default_factory=dict)
 
     @cached_property
@@ -316,9 +314,7 @@ def _columns_of(
     dtypes: Sequence[Dtype],
     attentions: Sequence[bool],
 ) -> list[_Counted | _Saved]:
-    """Every combination of data type, attention, config and item, whose names say what differs.
-
-    The item varies fastest; a saved report has one column.
+    """Every combination of data type, attention, config and item, which varies fastest.
 
     Raises:
         WorkloadError: An item cannot be compared, or an option has no effect.

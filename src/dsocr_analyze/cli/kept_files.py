@@ -1,7 +1,4 @@
-"""What a user keeps in the config folder: device profiles, and servers' benchmarks.
-
-Every benchmark is a file, written atomically: programs that run together keep what all of them add.
-"""
+"""What a user keeps in the config folder: device profiles, and servers' benchmarks, a file each."""
 
 from __future__ import annotations
 

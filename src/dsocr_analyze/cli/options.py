@@ -82,7 +82,7 @@ def option(
         says: Its help.
         *names: Its spellings, by default the parameter's.
         completes: What a value is completed to, by default the choices.
-        is_list: Whether to complete the last of comma-separated values.
+        is_list: Completes the last of comma-separated values.
         made: Makes it.
         **more: Typer's own arguments.
     """
@@ -442,12 +442,7 @@ def check_quiet(results: Mapping[str, object]) -> None:
 def check_files(
     output: Path | None = None, plot: Path | None = None, html: Path | None = None
 ) -> None:
-    """Checks, before any work, that a table, a picture or an HTML page can be written.
-
-    Raises:
-        FormatError: The format is unknown, or its library is missing.
-        OutputError: It is a folder, or in none.
-    """
+    """Raises FormatError or OutputError, before any work, for files that cannot be written."""
     if output is not None:
         from dsocr_analyze.archive.table_files import table_format
 
@@ -488,7 +483,7 @@ def given_options(context: typer.Context) -> dict[str, str]:
 
 
 def gpus_asked(context: typer.Context) -> list[str]:
-    """The values of `--gpu`; without any, raises WorkloadError if an option needs one."""
+    """The values of `--gpu`; raises WorkloadError if an option needs one."""
     gpus: list[str] = context.params["gpu"] or []
     for name, spelling in () if gpus else given_options(context).items():
         if name in SECONDS_OF_A_PAGE or name == "deadline":
@@ -499,10 +494,7 @@ def gpus_asked(context: typer.Context) -> list[str]:
 
 
 def options_used(context: typer.Context) -> dict[str, OptionValue]:
-    """The value of every option by name, with _ for -, defaults included.
-
-    An argument shares the entry of the option with the same meaning.
-    """
+    """The value of every option by name, with _ for -; an argument's beside the like option's."""
     used: dict[str, OptionValue] = {}
     for parameter in context.command.params:
         name = parameter.opts[0].lstrip("-").replace("-", "_")

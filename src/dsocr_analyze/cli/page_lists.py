@@ -32,6 +32,8 @@ _DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<uni
 
 
 def _list_time(context: typer.Context, requested: TimeRequested) -> ArchiveTimeRequest:
+    from dsocr_analyze.archive.seconds import ArchiveTimeRequest
+
     concurrency, deadline = context.params["concurrency"], context.params["deadline"]
     concurrency = _LIST_CONCURRENCY if concurrency is None else concurrency
     if not 1 <= concurrency <= MOST_CONCURRENCY:
@@ -125,20 +127,18 @@ def _check(
 ) -> None:
     """Raises, before any work, for options that contradict each other."""
     batch_size, output, listed = given["batch_size"], given["output"], given["pages"]
-    if batch_size != 1 and output is not None:
-        raise WorkloadError(
-            f"--output {output} has one row per page, and a page of a batch has no cost of its"
-            f" own; leave out --output, or --batch-size {batch_size}"
-        )
-    if batch_size != 1 and time is not None:
-        raise WorkloadError(
-            f"--batch-size {batch_size} has no effect on seconds: a GPU takes the pages of a list"
-            f" as they come; give --concurrency {batch_size} instead"
-        )
-    if given["plot"] is not None and histogram == "tokens" and modes > shown.MOST_SERIES:
-        raise WorkloadError(
-            f"a plot of tokens shows at most {shown.MOST_SERIES} modes; --mode has {modes}"
-        )
+    for is_wrong, why in (
+        (batch_size != 1 and output is not None,
+         f"--output {output} has one row per page, and a page of a batch has no cost of its own;"
+         f" leave out --output, or --batch-size {batch_size}"),
+        (batch_size != 1 and time is not None,
+         f"--batch-size {batch_size} has no effect on seconds: a GPU takes the pages of a list as"
+         f" they come; give --concurrency {batch_size} instead"),
+        (given["plot"] is not None and histogram == "tokens" and modes > shown.MOST_SERIES,
+         f"a plot of tokens shows at most {shown.MOST_SERIES} modes; --mode has {modes}"),
+    ):  # fmt: skip
+        if is_wrong:
+            raise WorkloadError(why)
     if output is not None and exists(output) and exists(listed) and output.samefile(listed):
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
 

@@ -71,31 +71,29 @@ def model_directory_from(
     stages: Path | None = None,
     hf_config: Path | None = None,
 ) -> ModelDirectory:
-    """The model directory that options name, with its config replaced if one is given.
+    """The model directory that options name, with `config` in place of its own.
 
     Without `trust_remote_code`, one under `MODELS` is taken only if it is trusted.
     """
+    for is_wrong, why in (
+        (stages and sliding_window is not None,
+         f"--sliding-window {sliding_window} is for known architectures; leave it out with"
+         f" --stages {stages}"),
+        (stages and arch is not None,
+         f"--stages {stages} describes an architecture; leave out --arch {arch}"),
+        (hf_config and stages is None,
+         f"--hf-config {hf_config} only names a model; define its stages and inputs too:"
+         f" --stages FILE, which dsocr-analyze stages --hf-config {hf_config} drafts"),
+    ):  # fmt: skip
+        if is_wrong:
+            raise WorkloadError(why)
     if stages is not None:
-        if sliding_window is not None:
-            raise WorkloadError(
-                f"--sliding-window {sliding_window} is for known architectures; leave it out with"
-                f" --stages {stages}"
-            )
-        if arch is not None:
-            raise WorkloadError(
-                f"--stages {stages} describes an architecture; leave out --arch {arch}"
-            )
         found = _of_its_own(model, config, hf_config, architectures.described_architecture(stages))
         if found is None:
             raise WorkloadError(
                 f"--stages {stages} describes a model; name it: --model DIR or --hf-config FILE"
             )
         return found
-    if hf_config is not None:
-        raise WorkloadError(
-            f"--hf-config {hf_config} only names a model; define its stages and inputs too:"
-            f" --stages FILE, which dsocr-analyze stages --hf-config {hf_config} drafts"
-        )
     values = {} if config is None else read_config(config)
     if model not in (None, "reference"):
         directory = ModelDirectory.read(Path(str(model)))
@@ -215,9 +213,7 @@ def _unnamed(
 def page_request(
     asked: Mapping[str, Any], directory: ModelDirectory, **instead: Any
 ) -> PageRequest:
-    """What the options of a command or of a budgeted workload ask about a page on a model.
-
-    `instead` has values in place of theirs.
+    """What the options of a command or of a budgeted workload, or values in their place, ask.
 
     Raises:
         WorkloadError: Options contradict each other.

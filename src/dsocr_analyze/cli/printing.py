@@ -52,9 +52,9 @@ class Said(NamedTuple):
 
     Attributes:
         below: Lines below the tables.
-        written: Files that were written, which a terminal names at the end.
-        csv: Returns the same as comma-separated values, where that is a format.
-        html: Returns the HTML page, where there is one.
+        written: Files that a terminal names at the end.
+        csv: Returns the same as comma-separated values.
+        html: Returns the HTML page.
     """
 
     opening: str

@@ -92,7 +92,7 @@ def print_config_findings(
 ) -> None:
     """Prints which config keys have no effect, and what closed forms assume about the code.
 
-    For commands whose results do not say it; `name` is of one model among several.
+    `name` is of one model among several.
     """
     of = "" if name is None else f"{name}: "
     for warning in directory.config_findings.warnings:
@@ -132,7 +132,7 @@ _NUMBER: Final = re.compile(r"(?P<digits>[0-9]+(?:\.[0-9]+)?)(?P<unit>[km%]?)")
 
 
 def refusal(error: typer.TyperException) -> str:
-    """One line about a parser error, whose type Typer does not export: its attributes show it."""
+    """One line about a parser error; its attributes show its type, which Typer does not export."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     path = "dsocr-analyze" if context is None else context.command_path
     if hasattr(error, "possibilities"):

@@ -72,12 +72,10 @@ class ViewBatch:
 class PageWorkload:
     """One page's path through the model; made by `plan_workload`.
 
+    The sizes are those of a `Mode`; `base_size` is also that of the blank patch in place of views.
+
     Attributes:
         page: Width and height in pixels.
-        base_size: Pixels per side of the global view in crop mode, and of the blank patch in
-            place of local views.
-        image_size: Pixels per side of a local view in crop mode, else of the only view.
-        crop_mode: Whether the page is cut into local views.
         grid: Columns and rows of local views; (1, 1) for none.
         views: One batch per vision call on a page: local views, if any, then the global view.
         visual_tokens: Tokens of the prompt's pages, including newlines and separators.

@@ -200,8 +200,8 @@ _VALUE_OF_TYPE: Final = {1: "B", 3: "H", 4: "L", 16: "Q"}
 def _tiff_frames(file: BinaryIO) -> Iterator[tuple[tuple[int, int], bool]]:
     """The frames of a TIFF in the order of their chain, which may loop.
 
-    Pillow would take minutes for a scan of thousands of pages: it compares each frame's offset
-    with all earlier ones and, in some versions, allocates its pixels.
+    Pillow would take minutes for thousands of pages: it compares each frame's offset with all
+    earlier ones and, in some versions, allocates its pixels.
 
     Yields:
         Width and height as displayed, and whether it is a reduced copy or a transparency mask.
