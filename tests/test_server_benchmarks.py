@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
@@ -211,6 +212,15 @@ COUNTS = [(VLLM, "completed"), (VLLM, "total_output_tokens"), (VLLM, "max_concur
           (GENAI, "input_config.perf_analyzer.stimulus.concurrency")]  # fmt: skip
 
 
+def refusal_of(file):
+    """What is said against a file, if anything."""
+    try:
+        read_benchmarks(file)
+    except BenchmarkError as error:
+        return str(error)
+    return ""
+
+
 ODD = ("12", True, float("nan"), 10**400)
 
 
@@ -223,17 +233,15 @@ ODD = ("12", True, float("nan"), 10**400)
 )
 def test_a_figure_is_a_number_above_0_or_a_whole_one(written, places, values, right):
     for (result, path), value in product(places, values):
-        with pytest.raises(BenchmarkError, match=f"some.json.*{path} is .*{right}"):
-            read_benchmarks(written(changed(result, path, value), "some.json"))
-            pytest.fail(f"{path} may be {value}")
+        said = refusal_of(written(changed(result, path, value), "some.json"))
+        assert re.search(f"some.json.*{path} is .*{right}", said), (path, value)
 
 
 def test_a_missing_key_is_named(written):
     for result, path in (*NUMBERS, *COUNTS):
-        if path not in ("max_concurrency", "mean_e2e_latency_ms", "request_count.avg"):
-            with pytest.raises(BenchmarkError, match=f"lacks {path}, a "):
-                read_benchmarks(written(changed(result, path, ...)))
-                pytest.fail(f"{path} may be missing")
+        said = refusal_of(written(changed(result, path, ...)))
+        is_needed = path not in ("max_concurrency", "mean_e2e_latency_ms", "request_count.avg")
+        assert (f"lacks {path}, a " in said) == is_needed, path
 
 
 @pytest.mark.parametrize(
@@ -245,10 +253,8 @@ def test_a_missing_key_is_named(written):
      (GENAI, "time_to_first_token.unit", "minutes")],
 )  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_named(written, result, path, value):
-    with pytest.raises(BenchmarkError) as error:
-        read_benchmarks(written(changed(result, path, value)))
-    assert f"{path} is " in str(error.value)
-    assert str(error.value).isprintable()
+    said = refusal_of(written(changed(result, path, value)))
+    assert (f"{path} is " in said, said.isprintable()) == (True, True)
 
 
 @pytest.mark.exhaustive
