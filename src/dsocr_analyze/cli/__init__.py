@@ -1,7 +1,5 @@
 """The command line: the only package that prints or knows about options."""
 
-from __future__ import annotations
-
 from dsocr_analyze.cli.exits import main
 
 __all__ = ["main"]

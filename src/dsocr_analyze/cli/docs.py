@@ -1,7 +1,5 @@
 """`dsocr-analyze docs`: the computed parts of the documentation, and two of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Final
 

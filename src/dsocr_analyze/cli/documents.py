@@ -1,7 +1,5 @@
 """The list of all JSON documents that commands write, and their schemas."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from msgspec import Struct

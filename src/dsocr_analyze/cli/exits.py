@@ -1,7 +1,5 @@
 """From a command line to its exit code."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """What a user keeps in the config folder: device profiles, and servers' benchmarks, a file each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final

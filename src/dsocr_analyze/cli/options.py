@@ -1,7 +1,5 @@
 """The options that commands share, declared once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias

@@ -1,7 +1,5 @@
 """The work that a page, a mode and a prompt mean for the model; no torch in this room."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias

@@ -1,7 +1,5 @@
 """Page sizes from an image file's headers."""
 
-from __future__ import annotations
-
 import errno
 import io
 import logging
