@@ -1,7 +1,5 @@
 """The command line, run within this process."""
 
-from __future__ import annotations
-
 from dsocr_analyze.cli import main
 
 

@@ -10,8 +10,6 @@ and the calls of each operator, so that a difference names the module and the qu
 A figure that is meant to change is listed in `EXPECTED`, with its reason.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import lzma

@@ -4,8 +4,6 @@ A value comes from `analytic.page_figures` (`pages`, `configs`), from an archite
 (`forms`), or from the command line (`commands`): never from what these are made of.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

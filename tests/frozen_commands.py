@@ -1,7 +1,5 @@
 """Commands whose documents are frozen, and how: run in a folder of their own, without dates."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Small models of pages and sound whose own `generate` is the witness of what the tool counts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

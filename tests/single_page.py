@@ -1,7 +1,5 @@
 """What tests of many pages are held to: one workload at a time, composed of kernel records."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from dsocr_analyze.architectures import DEFAULT

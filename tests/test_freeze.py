@@ -1,7 +1,5 @@
 """Every figure is what it was when it was frozen; `freeze.py` says how that is changed."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Which versions of transformers run what."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a page, a mode and a prompt become, before any model is there."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import warnings
