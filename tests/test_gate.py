@@ -22,7 +22,7 @@ from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, PageRequest
 from dsocr_analyze.cli.time_requests import time_request
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import Counts
-from dsocr_analyze.gate.budgets import DEFAULTS, budgets_in, edited
+from dsocr_analyze.gate.budgets import DEFAULTS, ReportKeys, budgets_in, edited
 from dsocr_analyze.gate.compared import ReportChanges, compared, counted_figures
 from dsocr_analyze.gate.judge import (
     Counted,
@@ -33,7 +33,6 @@ from dsocr_analyze.gate.judge import (
     whole_check,
 )
 from dsocr_analyze.gate.renderers import ReadableCheck, workload_summary
-from dsocr_analyze.gate.report_keys import ReportKeys
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.document import Report, Unassigned, build_report
 from dsocr_analyze.report.opening import schema_of

@@ -71,21 +71,17 @@ _PUBLISHED_FOR: Final = (
 
 @dataclass(frozen=True)
 class AdviceRequest:
-    """A page, and what is asked of a mode for it.
-
-    Attributes:
-        request: The page and its workload, without sizes of views. By default, one new token per
-            text token in `holds` and the end token are generated, as far as positions go.
-        dpi: Pixels per inch of the page, if known.
-        holds: Numbers of text tokens that the page may contain; None for 600 to 4,000.
-        kind: Kind of document with published figures; None for any.
-        wanted: Requirements for a mode, if there are any.
-    """
+    """A page, and what is asked of a mode for it."""
 
     request: PageRequest
+    """Without sizes of views. By default, one new token per text token in `holds` and the end token
+    are generated, as far as positions go."""
     dpi: Fraction | None = None
+    """Pixels per inch of the page, if known."""
     holds: tuple[int, ...] | None = None
+    """Numbers of text tokens that the page may contain; None for 600 to 4,000."""
     kind: str | None = None
+    """Kind of document with published figures."""
     wanted: Requirements | None = None
 
     def in_dpi(self, scale: Fraction) -> float | None:
@@ -101,14 +97,7 @@ def advise(
     time_of: Callable[[PageRequest], tuple[TimeEntry, ...]] | None = None,
     options: Options = NO_OPTIONS,
 ) -> AdviceDocument:
-    """Compare modes for a page, with the closed forms.
-
-    Args:
-        directory: The model's directory, whose code is not executed.
-        page: The page, and what is asked of a mode for it.
-        modes: The modes.
-        time_of: From a request to its predicted seconds, if any are wanted.
-        options: The command line's.
+    """Compares modes for a page, with the closed forms; `time_of` predicts a request's seconds.
 
     Raises:
         WorkloadError: A size or length is out of range, a minimum resolution is given for a page of
@@ -188,8 +177,7 @@ def _kind(given: str, published: PublishedAccuracy | None, title: str) -> str:
         )
     kinds = published.edit_distance.kinds
     spaced = given.replace("-", " ").replace("_", " ")
-    found = in_any_case(spaced, kinds)
-    if found is None:
+    if (found := in_any_case(spaced, kinds)) is None:
         raise WorkloadError(
             f"kind {given!r} is unknown; {did_you_mean(spaced, kinds)}give {', '.join(kinds)}",
             arguments=["kind"],
@@ -333,7 +321,7 @@ def advice_lines(advice: AdviceDocument) -> Iterator[str]:
 
 
 def _without_room(advice: AdviceDocument) -> str:
-    """For which text the decoder's positions do not suffice, and what fits instead."""
+    """For which text positions do not suffice, and what fits instead."""
     lacking = [
         (text.text_tokens, f"{text.max_new_tokens:,} in {mode.mode}")
         for mode in advice.modes
@@ -460,8 +448,10 @@ def _published_tables(advice: AdviceDocument, published: PublishedAccuracy) -> I
         label_columns=3,
     )
     found = {mode.mode: mode.edit_distances for mode in advice.modes}
-    languages = ("English", "its text", "Chinese", "its text")
-    figures = languages if advice.kind is None else (advice.kind, _ALL_KINDS)
+    figures = (
+        ("English", "its text", "Chinese", "its text") if advice.kind is None
+        else (advice.kind, _ALL_KINDS)
+    )  # fmt: skip
     none = ("none published", *("-" for _ in figures))
     yield Table(
         f"Published {published.edit_distance.measures}",

@@ -1,7 +1,4 @@
-"""The axes of a sweep, from lists and ranges, which are never expanded.
-
-A range is `START:STOP` or `START:STOP:STEP`; STOP is included if a step lands on it.
-"""
+"""The axes of a sweep, from lists and ranges like `1:9:2`, which are never expanded."""
 
 from __future__ import annotations
 
@@ -80,30 +77,23 @@ class Axis:
 
 
 def parse_numbers(argument: str, text: str, least: int, most: int) -> Axis:
-    """Comma-separated numbers and ranges from least to most: `10,100:1000:100`.
-
-    Raises:
-        WorkloadError: The argument's text is not such a list, or a value is out of range.
-    """
+    """Numbers and ranges from least to most, like `10,100:1000:100`; raises WorkloadError."""
     right = f"give {least} to {most}: numbers and ranges like 10,100:1000:100"
     parts = []
     for item in _items(argument, text, right):
         if not _NUMBERS.fullmatch(item):
             raise _error(argument, f"{item!r} is not a whole number or range; {right}")
         part = _range(argument, item)
-        for value in (part[0], part[-1]):
-            if not least <= value <= most:
-                raise _error(argument, f"{value} is out of range; {right}")
+        if wrong := [value for value in (part[0], part[-1]) if not least <= value <= most]:
+            raise _error(argument, f"{wrong[0]} is out of range; {right}")
         parts.append((part,))
     return Axis(tuple(parts))
 
 
 def parse_pages(argument: str, text: str) -> Axis:
-    """Comma-separated pages with ranges for numbers: `a4,letter@100:300:50,600:2400:200x1600`.
+    """Pages with ranges for numbers, like `a4,letter@100:300:50,600:2400:200x1600`.
 
-    Raises:
-        WorkloadError: The argument's text is not such a list.
-        PageError: A size is invalid.
+    Raises WorkloadError, or PageError if a size is invalid.
     """
     right = "give pages like a4, a4@100:300:50, 1240x1754 or 600:2400:200x800:3200:200"
     parts: list[tuple[range, ...]] = []
@@ -122,19 +112,13 @@ def parse_pages(argument: str, text: str) -> Axis:
 
 
 def parse_modes(argument: str, text: str, architecture: Architecture) -> tuple[Mode, ...]:
-    """Comma-separated modes or sizes with ranges, or `all`: `base,640,1024/512:1024:64`.
-
-    Raises:
-        WorkloadError: The argument's text is not such a list, or a size is invalid.
-    """
+    """Modes or sizes with ranges, like `base,640,1024/512:1024:64`, or `all`."""
     names = architecture.modes
     right = f"give all or some of {', '.join(names)}, or sizes like 1024/640 or 512:1280:64"
     modes: list[Mode] = []
     for item in _items(argument, text, right):
-        if item.casefold() == "all":
-            modes += names.values()
-        else:
-            modes += (mode_or_sizes(architecture, size) for size in _spelled(argument, item))
+        spelled = names if item.casefold() == "all" else _spelled(argument, item)
+        modes += (mode_or_sizes(architecture, each) for each in spelled)
     return tuple(modes)
 
 
@@ -144,17 +128,14 @@ def is_mode_or_sizes(architecture: Architecture, text: str) -> bool:
 
 
 def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
-    """The mode with that name, or with sides in pixels: `BASE/IMAGE` (crops), `IMAGE` (no crops).
+    """The mode of a name, or of sides in pixels: `BASE/IMAGE` (crops), `IMAGE` (no crops).
 
-    Raises:
-        WorkloadError: The text is none of these, or the sizes are invalid.
+    Raises WorkloadError if the text is none of these, or the sizes are invalid.
     """
     modes = architecture.modes
-    named = in_any_case(text, modes)
-    if named is not None:
+    if (named := in_any_case(text, modes)) is not None:
         return modes[named]
-    sizes = _ONE_MODE.fullmatch(text)
-    if sizes is None:
+    if (sizes := _ONE_MODE.fullmatch(text)) is None:
         raise WorkloadError(
             f"no mode {text!r}; {did_you_mean(text, modes)}give one of {', '.join(modes)}, or sizes"
             " like 1024/640 (crops) or 640 (no crops)"
@@ -170,8 +151,7 @@ def mode_or_sizes(architecture: Architecture, text: str) -> Mode:
 
 def _spelled(argument: str, item: str) -> list[str]:
     """Every `BASE/IMAGE` or `IMAGE` of an item with ranges; others as they are."""
-    sizes = _SIZES.fullmatch(item)
-    if sizes is None:
+    if (sizes := _SIZES.fullmatch(item)) is None:
         return [item]
     images, *bases = (
         _listed(argument, item, _range(argument, each))

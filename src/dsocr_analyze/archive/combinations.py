@@ -39,10 +39,9 @@ __all__ = [
 BATCH_ROWS: Final = 65_536
 
 _MOST_ROWS: Final = 2**62
-"""Rows that can be numbered with an int64."""
+"""So that an int64 can number them."""
 
 _MOST_HELD: Final = 10_000_000
-"""Rows that Python may hold at once."""
 
 Pages: TypeAlias = str | tuple[int, int] | Sequence[str | tuple[int, int]]
 """Text like `"a4@100:300:50"`, a (width, height) in pixels, or several of either."""
@@ -82,14 +81,7 @@ class Sweep:
         return tuple(map(len, (self.pages, *self.lengths.values())))
 
     def check(self, model: CountedModel) -> None:
-        """Fail before any work if the sweep would fail later.
-
-        Raises:
-            WorkloadError: There are more rows than can be numbered, or the longest text in the
-                largest batch does not fit 64-bit columns.
-            ConfigError: The model has a part without a closed form, or one that can't be served.
-            DeviceError: A GPU lacks a data type.
-        """
+        """Raises before any work what `batches` would raise, or WorkloadError for too many rows."""
         if self.rows > _MOST_ROWS:
             raise WorkloadError(
                 f"the sweep has {self.rows} rows; give shorter ranges, for at most {_MOST_ROWS}"
@@ -97,11 +89,9 @@ class Sweep:
         modes = [max(self.modes, key=attrgetter(side)) for side in ("image_size", "base_size")]
         settings = [each for each in self.settings if each.mode in modes]
         for end, time in ((max, None), (min, self.time)):
-            lengths = {
-                name: axes.Axis.of_one(end(axis.ends)) for name, axis in self.lengths.items()
-            }
+            ends = {name: axes.Axis.of_one(end(axis.ends)) for name, axis in self.lengths.items()}
             # One row of each way to count; none is kept.
-            list(Sweep(axes.Axis.of_one(1, 1), settings, lengths, time).batches(model))
+            list(Sweep(axes.Axis.of_one(1, 1), settings, ends, time).batches(model))
 
     def batches(self, model: CountedModel) -> Iterator[pa.RecordBatch]:
         """All rows, by GPU, setting, page, text tokens, new tokens and batch size.
@@ -113,7 +103,7 @@ class Sweep:
         """
         total = math.prod(self._shape)
         # Without a time, rows have no seconds.
-        ways = zip(self.settings, itertools.repeat(None)) if self.time is None else (
+        ways: Iterable[Any] = zip(self.settings, itertools.repeat(None)) if self.time is None else (
             self.time.timers(model, self.settings)
         )  # fmt: skip
         for setting, timer in ways:
@@ -124,7 +114,7 @@ class Sweep:
                 columns["weights_bytes"] = pa.repeat(
                     pa.scalar(model.parameters * setting.dtype.nbytes, pa.int64()), len(indices)
                 )
-                if self.time is not None and timer is not None:
+                if self.time is not None:
                     columns |= self.time.columns(timer, setting.mode, workloads, sizes)
                 yield pa.RecordBatch.from_pydict(columns)
 
@@ -244,12 +234,7 @@ class SweepRows:
 
 
 def rows_of(sweep: Sweep, model: CountedModel, opening: CountOpening) -> SweepRows:
-    """All rows of a sweep.
-
-    Raises:
-        WorkloadError: There are too many rows to hold at once, or a count does not fit in 64 bits.
-        ConfigError: The model has a part without a closed form.
-    """
+    """All rows of a sweep; raises what its `check` does, or WorkloadError if they can't be held."""
     sweep.check(model)
     if sweep.rows > _MOST_HELD:
         raise WorkloadError(

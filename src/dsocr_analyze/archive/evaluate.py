@@ -76,11 +76,7 @@ class Workloads(NamedTuple):
 
 
 def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> PageTotals:
-    """The exact tokens and costs of n workloads, whose grids matter if the mode cuts pages.
-
-    Raises:
-        ConfigError: The model has a part without a closed form.
-    """
+    """The exact tokens and costs of n workloads; raises ConfigError for an unknown part."""
     _keep_freed_memory()
     mode = setting.mode
     columns, rows = _columns_and_rows(model, setting, workloads)
@@ -110,10 +106,7 @@ def _columns_and_rows(
 
 @cache
 def _keep_freed_memory() -> None:
-    """Let glibc keep the memory of freed columns, or page faults take a third of a sweep's time.
-
-    It keeps up to twice the largest block that was ever unmapped.
-    """
+    """Lets glibc keep up to twice this block, or page faults take a third of a sweep's time."""
     np.empty(_LARGEST_BLOCK_BYTES, np.uint8)
 
 
@@ -129,9 +122,7 @@ def cost_columns(
 ) -> dict[str, Any]:
     """The columns of `PAGE_RESULTS` or `BATCH_RESULTS`, `[n]`: expectations and shares as floats.
 
-    Raises:
-        WorkloadError: A count does not fit in 64 bits.
-        ConfigError: The model has a part without a closed form.
+    Raises WorkloadError if a count does not fit in 64 bits.
     """
     totals, n = evaluate(model, setting, workloads), len(workloads.grids)
     grid_columns, grid_rows = _columns_and_rows(model, setting, workloads)
@@ -165,15 +156,7 @@ def row_columns(
     *,
     are_batches: bool = False,
 ) -> dict[str, Any]:
-    """Rows by column, `[n]`: pages, how they run, their lengths and what they cost.
-
-    Sizes are in pixels, `[2, n]`. Only batches have the column of their size, and only models with
-    a sliding window that of the window.
-
-    Raises:
-        WorkloadError: A count does not fit in 64 bits.
-        ConfigError: The model has a part without a closed form.
-    """
+    """Rows by column, `[n]`: pages of sizes `[2, n]` in pixels, and all that `cost_columns` has."""
     n = len(workloads.grids)
     return {
         **dict(zip(("page_width", "page_height"), sizes, strict=True)),

@@ -1,8 +1,4 @@
-"""A list of pages: a file of sizes, an image, a PDF, a folder of these, or a batch of rows.
-
-Of images and PDFs, only headers and page boxes are read. A bad value or file makes its row faulty
-and raises nothing: a list of a million pages has some.
-"""
+"""Lists of pages: sizes, images, PDFs, folders, batches; what is bad spoils only its own row."""
 
 from __future__ import annotations
 
@@ -123,10 +119,9 @@ _Page: TypeAlias = tuple[str, int, tuple[int, int] | str]
 
 
 def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
-    """Open a list of pages, of which only a header is read yet.
+    """Opens a list of pages, of which only a header is read yet.
 
-    A folder and all folders in it are searched, in order of names, for files that have the
-    extension of an image or a PDF, which is rendered at `pdf_dpi` pixels per inch.
+    A folder and all in it are searched, in order of names, for images and PDFs by extension.
 
     Raises:
         PageError: It is missing, unreadable, or not a list of pages.
@@ -253,10 +248,7 @@ def _cell(path: str) -> str:
 def _read_rows(
     batch: pa.RecordBatch | pa.Table,
 ) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.uint8]]:
-    """The numbers in the columns of a list, `[n]`, all 1 in a faulty row, and faults, `[n]`.
-
-    A good row's fault is 0. Raises WorkloadError if a column is missing, duplicated or not numeric.
-    """
+    """The columns of a list, `[n]`, all 1 in a faulty row; and faults, `[n]`, 0 in good rows."""
     values: dict[str, NDArray[np.int64]] = {}
     faults = np.zeros(batch.num_rows, np.uint8)
     for name in _wanted_columns("a list of pages", batch.schema.names):
@@ -358,11 +350,7 @@ class Pages:
         return len(self.sizes[0])
 
     def table(self, model: CountedModel, setting: Setting) -> pa.RecordBatch:
-        """One row per page: its `columns` and those of `row_columns`.
-
-        Raises:
-            WorkloadError: A count does not fit in 64 bits.
-        """
+        """One row per page: its `columns` and those of `row_columns`."""
         return pa.RecordBatch.from_pydict(
             self.columns | row_columns(model, setting, self.workloads, self.sizes)
         )
@@ -373,9 +361,7 @@ def read_pages(
 ) -> Iterator[Pages]:
     """The pages of a list, batch by batch, with these lengths where it has none.
 
-    Raises:
-        PageError: The list cannot be read to its end.
-        WorkloadError: A column is not numeric.
+    Raises PageError if it cannot be read to its end, WorkloadError if a column is not numeric.
     """
     for raw in batches:
         values, faults = _read_rows(raw.columns)

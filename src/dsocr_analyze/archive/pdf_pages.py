@@ -78,11 +78,7 @@ def pdf_pages(path: Path, dpi: int) -> Iterator[tuple[int, int] | PageError]:
     """Width and height of each page in pixels as displayed, or why it has none.
 
     They are those of its CropBox clipped to its MediaBox, or of its MediaBox without a CropBox,
-    scaled by UserUnit and turned by Rotate.
-
-    Raises:
-        PageError: The file is missing, encrypted or damaged, so that no further page can be read,
-            or takes too much time or memory.
+    scaled by UserUnit and turned by Rotate. Raises PageError if no further page can be read.
     """
     from pypdf.errors import DependencyError, PyPdfError
 
@@ -121,10 +117,9 @@ class _TooMuch(BaseException):
 
 @contextlib.contextmanager
 def _within_limits() -> Iterator[None]:
-    """Raises `_TooMuch` in the body when it takes too much; drops pypdf's messages.
+    """Raises `_TooMuch` in the body, from another thread; drops pypdf's messages.
 
-    pypdf limits single streams, but not their number, and works in Python, where another thread can
-    end it.
+    pypdf itself limits single streams, but not their number.
     """
     from pypdf import Configuration, apply_configuration
 

@@ -81,20 +81,16 @@ class TimeRequested:
     def columns(
         self, timer: PageTimer, mode: Mode, workloads: Workloads, sizes: Integers
     ) -> dict[str, Any]:
-        """The GPU, a page's times, whether it fits and, with a price, its cost, as Arrow data.
+        """A page's times, whether it fits and, with a price, its cost, as Arrow data.
 
         Batch sizes are pages in flight; sizes of pages are in pixels, `[2, n]`.
-
-        Raises:
-            DeviceError: The GPU lacks a data type.
-            WorkloadError: A number of new tokens is invalid.
         """
         prepare: Any = self.job.preprocess_seconds
         if prepare is None:
             prepare = estimated_preprocessing_of_pages(timer.model.architecture, mode, *sizes)
         times = timer.times(_many_pages(timer, mode, workloads, sizes, prepare))
         seconds = {name: getattr(times, name) for name in _SECONDS}
-        columns: dict[str, Any] = {
+        columns = {
             "gpu": pa.repeat(timer.model.device.gpu.name, len(workloads.grids)),
             **{name: pa.array(each, mask=np.isnan(each)) for name, each in seconds.items()},
             "fits": pa.array(times.fits, pa.bool_()),
@@ -107,10 +103,7 @@ class TimeRequested:
 def _many_pages(
     timer: PageTimer, mode: Mode, workloads: Workloads, sizes: Integers, prepare: Floats | float
 ) -> ManyPages:
-    """The pages of one mode for a timer, with one page for each crop grid.
-
-    Sizes `[2, n]` are of any pages with these grids; CPU seconds are `[n]` or the same for all.
-    """
+    """Pages of one mode, any of each grid; CPU seconds are `[n]` or the same for all."""
     codes = workloads.grids * mode.crop_mode
     _, first, kind = np.unique(codes, return_index=True, return_inverse=True)
     kinds = [
@@ -131,27 +124,17 @@ def _many_pages(
 
 @dataclass(frozen=True)
 class ArchiveTimeRequest:
-    """How a list of pages is timed.
-
-    Attributes:
-        requested: GPUs and assumptions.
-        concurrency: Pages in flight at a time on a GPU.
-        deadline_hours: Hours until the deadline, if there is one.
-        has_lengths: Whether output lengths are given, not just their maximum.
-    """
+    """How a list of pages is timed."""
 
     requested: TimeRequested
     concurrency: int
+    """Pages in flight on a GPU."""
     deadline_hours: float | None = None
     has_lengths: bool = False
+    """Whether output lengths are given, not just their maximum."""
 
     def timer(self, model: CountedModel, settings: Sequence[Setting]) -> ArchiveTimer:
-        """A timer of the list.
-
-        Raises:
-            ConfigError: The model can't be served.
-            DeviceError: No times are known for a data type.
-        """
+        """A timer of the list; raises what `TimeRequested.timers` does."""
         timers = self.requested.timers(model, settings)
         return ArchiveTimer(self, model, [_Timed(*each) for each in timers])
 
@@ -180,8 +163,7 @@ class ArchiveTimer:
     def amounts(self, pages: Pages) -> Floats:
         """CPU seconds of each page in each mode, `[modes, n]`; `[0, n]` if the user gave them.
 
-        Raises:
-            WorkloadError: Output lengths are given both in the list and elsewhere.
+        Raises WorkloadError if both the list and options give output lengths.
         """
         if self.time.has_lengths and not isinstance(pages.workloads.max_new_tokens, int):
             raise WorkloadError(
@@ -198,12 +180,7 @@ class ArchiveTimer:
         return np.array(seconds).reshape(-1, len(pages))
 
     def add(self, workloads: Workloads, pages: Integers, amounts: Floats) -> None:
-        """Add the seconds of more pages: workloads, how many have each, and sums of amounts.
-
-        Raises:
-            DeviceError: The GPU lacks a data type.
-            WorkloadError: A number of new tokens is invalid.
-        """
+        """Adds the seconds of more pages: workloads, how many have each, and sums of amounts."""
         sizes = self._sizes[:, workloads.grids]
         workloads = workloads._replace(batch_size=self.time.concurrency)
         for timed in self._timed:

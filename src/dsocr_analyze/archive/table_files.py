@@ -50,13 +50,11 @@ def sidecar(path: Path) -> Path | None:
 def table_writer(path: Path, opening: CountOpening) -> Iterator[BatchWriter]:
     """Yields a writer; the file, and a CSV file's `sidecar`, appear only on success.
 
-    Raises:
-        FormatError: Its format is unknown.
-        OutputError: The file cannot be written.
+    Raises FormatError if its format is unknown, OutputError if it cannot be written.
     """
-    is_csv = table_format(path) == "csv"
+    inside = None if table_format(path) == "csv" else opening
     with replacing(path) as temporary:
-        with temporary.open("wb") as file, BatchWriter(file, None if is_csv else opening) as writer:
+        with temporary.open("wb") as file, BatchWriter(file, inside) as writer:
             yield writer
         if (beside := sidecar(path)) is not None:
             write_files({beside: dump_json(opening)})

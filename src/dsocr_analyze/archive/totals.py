@@ -1,8 +1,4 @@
-"""What a whole list of pages costs.
-
-Pages with the same crop grid and lengths cost the same, so distinct workloads are evaluated,
-whenever enough have accumulated: totals are exact, and memory does not grow with the list.
-"""
+"""What a list of pages costs, from its distinct workloads: exactly, in bounded memory."""
 
 from __future__ import annotations
 
@@ -45,10 +41,10 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 _MOST_WAITING: Final = 1 << 18
-"""Most distinct workloads that wait for equal ones in later batches."""
+"""Most distinct workloads that wait for equal ones."""
 
 _MANY: Final = 1 << 15
-"""Batches with more distinct workloads do not wait, since few of those would merge."""
+"""Batches with more distinct workloads do not wait: few would merge."""
 
 _LENGTH_BITS: Final = LARGEST_COUNT.bit_length()
 """Bits for a number of text tokens or new tokens."""
@@ -133,12 +129,7 @@ def add_up(
     """Totals over all pages under each setting, and their seconds if there is a timer.
 
     Pages with equal prompts run in batches of `batch_size`, the last of each prompt in a smaller
-    one; seconds do not depend on that. `files` are those of a folder.
-
-    Raises:
-        PageError: The list cannot be read to its end.
-        WorkloadError: A column of the list is not numeric, or another argument contradicts it.
-        ConfigError: The model has a part without a closed form.
+    one; seconds do not depend on that. Raises what reading `batches` and the timer do.
     """
     grids: Any = model.architecture.forms.crop_grids
     are_cut = any(setting.mode.crop_mode for setting in settings)
@@ -199,13 +190,9 @@ _Counted = tuple[Integers, Floats]
 def _distinct_workloads(
     batches: Iterable[tuple[Workloads, Floats]], *, at_once: bool = False
 ) -> Iterator[_Counted]:
-    """Different workloads, counted.
+    """Different workloads, counted, from batches of them with m amounts of each, `[m, n]`.
 
-    Memory does not grow with the number of pages, so a workload may come again in a later part.
-
-    Args:
-        batches: Workloads with batch size 1, and m amounts of each, `[m, n]`.
-        at_once: Whether to yield a single part, in memory that grows with its workloads.
+    Memory is bounded, so a workload may come again in a later part; except for all `at_once`.
     """
     waiting: list[_Counted] = []
     for workloads, amounts in batches:
@@ -262,8 +249,8 @@ def _in_batches(
 def weighted_sum(values: Any, weights: Integers) -> int:
     """`sum(value * weight)`, exactly, for values `[n]` or one value, none negative.
 
-    The sums of three parts, `v = l0 + 2^21 l1 + 2^42 l2`, fit in int64 if the values do and weights
-    are at most 2^41 in total; other values are Python integers (dtype object).
+    Sums of three parts, `v = l0 + 2^21 l1 + 2^42 l2`, fit in int64 if the values do and weights are
+    at most 2^41 in total; other values are Python integers (dtype object).
     """
     values, mask = np.broadcast_to(values, weights.shape), (1 << _LIMB_BITS) - 1
     limbs = (values & mask, (values >> _LIMB_BITS) & mask, values >> 2 * _LIMB_BITS)

@@ -1,8 +1,4 @@
-"""How two reports compare: what differs, which inputs changed, where work moved.
-
-It follows the report's types, so a new key is compared without being listed. The types here are
-parts of a check's document.
-"""
+"""How two reports compare, by their types: what differs, changed inputs, where work moved."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from msgspec import Meta, Struct, structs, to_builtins
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.figures import Count, Model
-from dsocr_analyze.gate.report_keys import entry_labels, is_number
+from dsocr_analyze.gate.budgets import entry_labels, is_number
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.comparison import config_differences
 from dsocr_analyze.report.document import Report
@@ -118,31 +114,19 @@ class Move(Struct, frozen=True, kw_only=True):
 
 
 class Difference(NamedTuple):
-    """A part of two reports, and what each states there: a number, a text, names only it has.
-
-    Attributes:
-        key: Its key in the report.
-        pattern: The key, with `*` for names and entries.
-        section: A stage (`stages.prefill`), or a key at the top (`workload`).
-    """
+    """A part of two reports, and what each states there: a number, a text, names only it has."""
 
     key: str
     pattern: str
+    """The key, with `*` for names and entries."""
     section: str
+    """A stage (`stages.prefill`), or a key at the top (`workload`)."""
     before: Any
     after: Any
 
 
 class ReportChanges(NamedTuple):
-    """How two reports compare.
-
-    Attributes:
-        changed: Figures that differ and don't follow from another.
-        following: Number of those that do.
-        unchanged: Number of equal figures.
-        inputs: Changed inputs, and other differences that don't follow from a figure.
-        moved: Where work changed.
-    """
+    """How two reports compare; as in a `WorkloadCheck`."""
 
     changed: tuple[Figure, ...] = ()
     following: int = 0
@@ -154,8 +138,7 @@ class ReportChanges(NamedTuple):
 def compared(before: Report, after: Report) -> ReportChanges:
     """Compares everything that two reports state.
 
-    A section's other numbers and its texts follow from its counted figures, or from all of them if
-    it has none, such as predicted seconds.
+    What a section states beside its counted figures follows from these, or if it has none from all.
     """
     parts = [*_parts(Difference("", "", "", before, after))]
     equal = [to_builtins(each.after) for each in parts if each.before == each.after]

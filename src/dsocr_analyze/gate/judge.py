@@ -1,7 +1,4 @@
-"""Judges workloads by their budgets and baseline: a check's result.
-
-Its types and those of `gate.compared` make all outputs and, with their docstrings, its schema.
-"""
+"""Judges workloads by their budgets and baseline: a check's result, whose types are its schema."""
 
 from __future__ import annotations
 
@@ -14,7 +11,16 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from msgspec import Struct
 
 from dsocr_analyze.figures import Count
-from dsocr_analyze.gate.budgets import LEVELS, OF_VALUES, Budget, BudgetedWorkload, Edit, Limit
+from dsocr_analyze.gate.budgets import (
+    LEVELS,
+    OF_VALUES,
+    Budget,
+    BudgetedWorkload,
+    Edit,
+    Limit,
+    ReportKeys,
+    is_number,
+)
 from dsocr_analyze.gate.compared import (
     Figure,
     InputChange,
@@ -26,7 +32,6 @@ from dsocr_analyze.gate.compared import (
     counted_figures,
     listed,
 )
-from dsocr_analyze.gate.report_keys import ReportKeys, is_number
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.opening import NO_OPTIONS, SCHEMA_VERSION, Opening, Options
 from dsocr_analyze.report.tables import headline
@@ -197,11 +202,7 @@ class Counted(Struct, frozen=True):
 
 
 def judge(workload: BudgetedWorkload, counted: Counted) -> WorkloadCheck:
-    """Checks figures against their budgets, and all others against the baseline.
-
-    Raises:
-        ConfigError: A budget's key does not name a number.
-    """
+    """Checks figures against budgets, others against the baseline; ConfigError for a wrong key."""
     report, baseline, before = counted.report, counted.baseline, counted.before
     keys, old_keys = ReportKeys(report), ReportKeys(baseline)
     verdicts: list[Verdict] = []
@@ -402,8 +403,7 @@ _FIRST_KEYS: Final = (
 def edits_of(workload: BudgetedWorkload, report: Report, check: WorkloadCheck) -> list[Edit]:
     """Edits with which the check passes: of each budget, then of new ones.
 
-    Kept and relative limits stay. A workload without budgets gets some, and so does every figure
-    that changed without one.
+    Kept and relative limits stay; new are those of changed figures, or of a workload without any.
     """
     keys = ReportKeys(report)
     new = {

@@ -1,8 +1,7 @@
 """A check as text for a terminal, as Markdown, and as JUnit XML.
 
-Names may be strangers'. In Markdown, all but fixed words and small numbers stands in code spans
-that nothing in it ends, so it can't become a link, a mention or HTML. The action that posts a
-comment shows any other text as code.
+Names may be strangers': Markdown has all but fixed words and small numbers in code spans, so that
+nothing becomes a link, a mention or HTML.
 """
 
 from __future__ import annotations

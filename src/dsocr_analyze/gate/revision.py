@@ -1,7 +1,7 @@
 """Files of another revision, read from a git repository that isn't trusted.
 
-Only plumbing commands read objects: nothing is checked out or fetched, no setting of the repository
-runs, and replaced objects are not followed. Links and submodules are errors.
+Only plumbing reads objects: nothing is checked out or fetched, no setting runs, and no link,
+submodule or replaced object is followed.
 """
 
 from __future__ import annotations
@@ -45,11 +45,7 @@ class Revision(NamedTuple):
 
     @classmethod
     def named(cls, name: str, folder: Path) -> Revision:
-        """The revision with that name, such as a branch or `HEAD~1`, of a folder's repository.
-
-        Raises:
-            BaselineError: There is none, or no repository, or no git.
-        """
+        """The revision with that name of a folder's repository, or BaselineError."""
         shown = _git(folder, "rev-parse", "--show-toplevel").decode("utf-8", "surrogateescape")
         root = Path(shown.removesuffix("\n")).resolve()
         if not folder.resolve().is_relative_to(root):
@@ -78,8 +74,7 @@ class Revision(NamedTuple):
 
     def text(self, path: str) -> str | None:
         """A file's text, None if absent; BaselineError if it is not text."""
-        entry = self._entries(path).get(path)
-        if entry is None:
+        if (entry := self._entries(path).get(path)) is None:
             return None
         try:
             return self._content(entry).decode("utf-8")
@@ -87,11 +82,7 @@ class Revision(NamedTuple):
             raise BaselineError(f"{self._called(path)} is not UTF-8 text") from error
 
     def copy(self, path: str, into: Path) -> None:
-        """Copies a file, or a folder's config and Python files, below `into`.
-
-        Raises:
-            BaselineError: One of them is not a plain file.
-        """
+        """Copies a file, or a folder's config and Python files, below `into`; or BaselineError."""
         copied = {
             name: entry
             for name, entry in self._entries(path).items()
@@ -146,8 +137,7 @@ def _is_of_model(file: str, folder: str) -> bool:
 
 def _git(folder: Path, *arguments: str) -> bytes:
     """A git command's output; BaselineError with its message."""
-    program = shutil.which("git")
-    if program is None:
+    if (program := shutil.which("git")) is None:
         raise BaselineError("git is not installed; give the file of a saved report")
     environment = {
         name: value
