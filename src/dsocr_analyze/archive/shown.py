@@ -300,11 +300,10 @@ QUANTITIES: Final = tuple(each for each in BATCH_RESULTS if not each.startswith(
 """Columns that can be plotted."""
 
 _OTHER_SIDE: Final = {"page_width": "page_height", "page_height": "page_width"}
-_NUMBERS: Final = {
-    name: "steps-mid" if name in _OTHER_SIDE else "default"
-    for name in ("text_tokens", "max_new_tokens", "batch_size", *_OTHER_SIDE, "image_size",
-                 "base_size")
-}  # fmt: skip
+_NUMBERS: Final = dict.fromkeys(
+    ("text_tokens", "max_new_tokens", "batch_size", *_OTHER_SIDE, "image_size", "base_size"),
+    "default",
+) | dict.fromkeys(_OTHER_SIDE, "steps-mid")
 """How points over each are joined: costs jump at the sides of pages where the crop grid changes."""
 
 _X_COLUMNS: Final = (*_NUMBERS, "page", "mode", "dtype", "attention", "sliding_window", "gpu")
@@ -370,6 +369,8 @@ def sweep_picture(
         batches: Rows of a sweep.
         quantity: One of `QUANTITIES` or `TIMES`.
         x: By default the axis with most values.
+        model: Settings of the model.
+        time: What predicted seconds assume.
 
     Raises:
         WorkloadError: The quantity or x is unknown, or there would be too many lines.

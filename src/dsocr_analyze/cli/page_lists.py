@@ -40,7 +40,6 @@ def _list_time(context: typer.Context, requested: TimeRequested) -> ArchiveTimeR
         raise WorkloadError(
             f"--concurrency {concurrency} is out of range; give 1 to {MOST_CONCURRENCY}"
         )
-    from dsocr_analyze.archive.seconds import ArchiveTimeRequest
 
     return ArchiveTimeRequest(
         requested, concurrency, None if deadline is None else deadline_hours(deadline),
