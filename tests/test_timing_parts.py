@@ -56,7 +56,7 @@ from dsocr_analyze.workload import ViewBatch
 GEMM = KindError("gemm.bfloat16", 0.1, False, False)
 MOVE = KindError("movement.bfloat16", 0.4, True, False)
 WHOLE = {"kinds": {GEMM: 6.0, MOVE: 2.0}, "memory": 3.0, "launches": 1.5, "host": 0.5,
-         "least_compute": 4.0, "least_memory": 3.0}  # fmt: skip
+         "nbytes": 40.0, "least_compute": 4.0, "least_memory": 3.0}  # fmt: skip
 TEN = Duration(**WHOLE)
 SECONDS = st.floats(0, 10, allow_nan=False)
 PAIRS = st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=60)
@@ -98,9 +98,9 @@ def test_a_band_is_a_ratio_either_way(band, low, high):
 
 
 def test_every_part_is_multiplied_added_and_changed():
-    other = Duration({MOVE: 1.0, HOST_ERROR: 3.0}, 1.0, 2.0, 4.0, 0.5, 0.25)
-    both = Duration({GEMM: 6.0, MOVE: 3.0, HOST_ERROR: 3.0}, 4.0, 3.5, 4.5, 4.5, 3.25)
-    assert TEN.times(2) == Duration({GEMM: 12.0, MOVE: 4.0}, 6.0, 3.0, 1.0, 8.0, 6.0)
+    other = Duration({MOVE: 1.0, HOST_ERROR: 3.0}, 1.0, 2.0, 4.0, 8.0, 0.5, 0.25)
+    both = Duration({GEMM: 6.0, MOVE: 3.0, HOST_ERROR: 3.0}, 4.0, 3.5, 4.5, 48.0, 4.5, 3.25)
+    assert TEN.times(2) == Duration({GEMM: 12.0, MOVE: 4.0}, 6.0, 3.0, 1.0, 80.0, 8.0, 6.0)
     assert TEN.plus(other) == total_duration([TEN, other, Duration()]) == both
     assert (total_duration([]), Duration().seconds, TEN.seconds) == (Duration(), 0, 10)
     many = Duration({GEMM: np.array([1.0, 2.0]), MOVE: 5.0}, np.array([0.5, 1.5]), 1.0)
@@ -116,10 +116,10 @@ def test_a_duration_of_kernels_counts_their_calls():
     ]  # fmt: skip
     priced = KernelSeconds(
         kernels, np.array([2.0, 1.0]), np.array([True, False]), [GEMM, MOVE],
-        np.array([0.75, 0.0]), np.array([1.5, 0.5]),
+        np.array([160.0, 48.0]), np.array([0.75, 0.0]), np.array([1.5, 0.5]),
     )  # fmt: skip
     found = priced.duration(launches=0.5, host=0.25)
-    assert found == Duration({GEMM: 6.0, MOVE: 1.0}, 6.0, 0.5, 0.25, 2.25, 5.0)
+    assert found == Duration({GEMM: 6.0, MOVE: 1.0}, 6.0, 0.5, 0.25, 528.0, 2.25, 5.0)
 
 
 @pytest.mark.parametrize(
