@@ -72,7 +72,7 @@ def undone(undo: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Other threads fork only after the body, which imports modules for the first time."""
+    """Other threads fork only after the body, which imports modules."""
     with _imports:
         _importing.append(threading.get_ident())
     try:

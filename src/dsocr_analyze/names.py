@@ -44,7 +44,7 @@ def near_to(name: str, choices: Iterable[str], most: int = 3) -> tuple[str, ...]
 def did_you_mean(
     name: str, choices: Iterable[str], aliases: Mapping[str, str] | None = None
 ) -> str:
-    """`did you mean A or B? ` as part of a message; empty if no name or alias of one is close."""
+    """`did you mean A or B? ` for a message; empty if no name or alias is close."""
     others = aliases or {}
     close = near_to(name, [*choices, *others])
     meant = list(dict.fromkeys(others.get(each, each) for each in close))

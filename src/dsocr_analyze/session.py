@@ -205,7 +205,7 @@ class DeepSeekOCRSession:
 
     @cached_property
     def module_classes(self) -> Mapping[str, str]:
-        """Class of every module by path; a shared module appears under each of its paths."""
+        """Class of every module by path, a shared one under each of its paths."""
         with exclusive():
             paths, modules = zip(*modules_in(self.loaded.module), strict=True)
             return dict(zip(paths, map(attrgetter("__class__.__name__"), modules), strict=True))
@@ -236,7 +236,7 @@ class DeepSeekOCRSession:
         ).workload  # fmt: skip
 
     def trace(self, workload: AnyWorkload, *, on_progress: Announce = lambda _: None) -> PassTraces:
-        """Runs the workload's passes under the hooks; raises WorkloadError for a large batch."""
+        """Runs the workload's passes; raises WorkloadError for a large batch."""
         sizes = None if self.loaded.directory.code == "other" else self._dimensions
         trace = partial(
             trace_passes,
@@ -275,7 +275,7 @@ class DeepSeekOCRSession:
     def figures(
         self, workload: AnyWorkload, *, on_progress: Announce = lambda _: None
     ) -> tuple[PageFigures, Agreement | None]:
-        """A workload's traced figures, and how the closed forms agree with them, if there are any.
+        """A workload's traced figures, and how the closed forms agree with them.
 
         A warning says why a directory has none.
         """
@@ -433,8 +433,7 @@ class DeepSeekOCRSession:
 def parse_device(name: str, *, computes: bool = False) -> torch.device:
     """The device `meta`, `cpu` or `cuda:N`; one that `computes` is not `meta`.
 
-    Raises:
-        DeviceError: There is no such device.
+    Raises DeviceError if there is none.
     """
     kinds = ("cpu",) if computes else ("meta", "cpu")
     kind, _, index = name.partition(":")
@@ -458,7 +457,7 @@ def parse_device(name: str, *, computes: bool = False) -> torch.device:
 
 
 def _require_flash_attention(device: torch.device) -> None:
-    """Raises DeviceError if FlashAttention cannot run on the device."""
+    """Raises DeviceError if it cannot run on the device."""
     if device.type == "meta":
         return
     if device.type == "cpu":

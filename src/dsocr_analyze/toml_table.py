@@ -48,7 +48,7 @@ def read_toml(path: Path) -> TomlTable:
 class TomlTable:
     """One table, read key by key; at the end, keys that were never read are rejected.
 
-    Messages name its file and `where`, its dotted path there, empty for the top level.
+    Messages name its file and `where`, its dotted path there.
     """
 
     def __init__(self, file: str, where: str, values: Table) -> None:

@@ -109,7 +109,7 @@ class ModelDirectory:
         return self.described is None or isinstance(self.config.get("auto_map"), dict)
 
     def with_config(self, values: Config, file: Path | None = None) -> ModelDirectory:
-        """The same files, with their `auto_map` in another config, read from `file`."""
+        """The same files, with their `auto_map` in another config, of `file`."""
         config = {**values, "auto_map": self.config.get("auto_map")}
         return replace(self, config=config, config_file=file or self.config_file)
 
@@ -137,7 +137,7 @@ class ModelDirectory:
     def check_values(self) -> None:
         """Raises ConfigError for values that no model can be built from, where that is known.
 
-        So it does for those that closed forms do not cover, or that transformers would load.
+        Also for those that closed forms do not cover, or that transformers would load.
         """
         if not self.has_code:
             with self._named_config():
@@ -239,7 +239,7 @@ class ModelDirectory:
         class_name: str | None = None,
         weights: Literal["none", "checkpoint"] = "none",
     ) -> Model:
-        """The model's origin, with the name of its architecture, if known, and class, if built."""
+        """The model's origin, with its architecture's name and class, if known."""
         config = json.dumps(self.config, sort_keys=True, separators=(",", ":"))
         return Model(
             architecture=architecture,
@@ -360,7 +360,7 @@ Such as the kernel `owner/kernel`, or the model `hf-hub:owner/model`.
 
 
 def check_loads_nothing(config: Config) -> None:
-    """Raises ConfigError if a key of a config, at any depth, makes transformers load something.
+    """Raises ConfigError if a key, at any depth, makes transformers load something.
 
     Keys with empty values (null, false, "") do not.
     """

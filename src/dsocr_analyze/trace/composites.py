@@ -93,10 +93,8 @@ class Composites(TorchFunctionMode):
 
     Source: `autocast_mode.h` of ATen (`AT_FORALL_LOWER_PRECISION_FP` and the lists after it).
 
-    Args:
-        record: Given the operator's name, its arguments in schema order, its other keyword
-            arguments, a function that runs it, and whether it is a single kernel, returns the
-            output.
+    `record` takes the operator's name, its arguments in schema order, other keyword arguments, what
+    runs it, and whether it is a single kernel; it returns the output.
     """
 
     def __init__(self, record: Record) -> None:

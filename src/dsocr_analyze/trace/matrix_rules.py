@@ -115,8 +115,7 @@ def _einsum_sizes(
 def is_contraction(equation: Any, operands: Sequence[torch.Tensor]) -> bool:
     """Whether an einsum is one matrix product: two operands that share a summed label.
 
-    Else torch multiplies elementwise. `...`, and a label that an operand repeats or broadcasts,
-    take preparatory steps.
+    Else torch multiplies elementwise, or `...`, repeated and broadcast labels take further steps.
     """
     if not isinstance(equation, str) or len(operands) != 2 or "." in equation:
         return False
@@ -135,7 +134,7 @@ def is_contraction(equation: Any, operands: Sequence[torch.Tensor]) -> bool:
 def _einsum_dimensions(call: Call) -> Gemm:
     """Labels of all three are the batch; those of only the operands are summed.
 
-    A label of just one operand is summed before the product, as torch does, and does not multiply.
+    One of just one operand is summed before the product, as torch does.
     """
     left, right, output = _einsum_sizes(*call.args[:2])
     batch = m = n = k = 1

@@ -52,11 +52,8 @@ class _Storage(weakref.ref[torch.UntypedStorage]):
 class LiveTensors:
     """Memory of the tensors made during a pass, each storage once, until it is freed.
 
-    A C function appends freed storages to a list: in a Python callback, a signal handler's
-    exception would be dropped, and the update lost.
-
-    Args:
-        existing: Tensors from before the pass. If all are on one device, only its memory counts.
+    A C function lists freed storages: in a Python callback, a signal handler's exception would be
+    dropped. If all tensors `existing` before are on one device, only its memory counts.
     """
 
     def __init__(self, existing: Iterable[torch.Tensor]) -> None:
@@ -114,7 +111,7 @@ class LiveTensors:
     def put_on_host(self, tensor: torch.Tensor) -> None:
         """Leaves out a tensor on the CPU that would be on the host beside a GPU.
 
-        Those that already count are on the device; those that no trace counts have no place.
+        Those that already count are on the device.
         """
         if tensor.is_nested or tensor.layout is not torch.strided:
             return  # without memory of its own
@@ -130,10 +127,7 @@ class LiveTensors:
         return living is not None and living.is_on_host
 
     def grow(self, storage: torch.UntypedStorage, before: int) -> int:
-        """Counts a storage's growth from `before` bytes; returns the bytes alive while it grew.
-
-        The old memory is freed after the new one is filled.
-        """
+        """Counts a storage's growth from `before` bytes; returns the bytes while both are alive."""
         self._book_freed()
         living = self._known.get(storage._cdata)
         if self.device not in (None, storage.device) or (living is not None and living.is_on_host):
@@ -182,7 +176,7 @@ Record = Callable[[str, Arguments, Keywords, Callable[[], torch.Tensor]], torch.
 def cpu_as_cuda(memory: LiveTensors, record: Record) -> Iterator[None]:
     """Runs the body's operators on the CPU as on CUDA; belongs below modes that record them.
 
-    `memory` learns which tensors are the host's, and `record` records moves between the two.
+    `memory` learns which tensors are the host's, and `record` records moves.
     """
     places = _Places(memory, record)
     with beside_compiler()(places.finish), FunctionMode(places.call):
@@ -276,7 +270,7 @@ def _names_host(device: Value) -> bool:
 
 
 def _statistic(x: torch.Tensor, statistic: torch.Tensor) -> torch.Tensor:
-    """A norm's means or deviations: fp32 or wider, and even if a batch norm only applies them."""
+    """A norm's means or deviations, fp32 or wider, even if a batch norm only applies them."""
     wide = statistic.to(torch.promote_types(statistic.dtype, torch.float32))
     return wide.new_zeros(x.shape[1]) if wide.shape == (0,) else wide
 

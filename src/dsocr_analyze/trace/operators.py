@@ -246,7 +246,7 @@ FREE: Final[frozenset[str]] = frozenset(
 def kernels_of(name: str, rule: Rule | None, call: Call) -> list[Kernel] | None:
     """The kernels of one call under its rule, without a path: copies of operands, then its own.
 
-    None without a rule, or if there are complex numbers that it does not cover.
+    None without a rule, or for complex numbers that it does not cover.
     """
     output, tensors = call.outputs[0], call.tensors
     if rule is not None and any(map(torch.is_complex, (*call.outputs, *tensors))):
@@ -380,7 +380,7 @@ def refuse_higher_order(name: str) -> NoReturn:
 
 
 def refuse_functions(error: BaseException) -> None:
-    """Raises UncountableError in place of an error from within such an operator or torch.compile.
+    """Raises UncountableError for an error from within such an operator or torch.compile.
 
     On `meta`, the operator fails before any dispatch.
     """

@@ -190,7 +190,7 @@ def _shapes_of(values: Keywords) -> dict[str, tuple[int, ...]]:
 
 
 def _cache_bytes(module: torch.nn.Module | None, given: Keywords, output: Value) -> int:
-    """Bytes of keys and values in a call's cache, or of the module's own layer of it."""
+    """Keys and values in a call's cache, or in the module's own layer of it."""
     cache = given.get("past_key_value", given.get("past_key_values"))
     if cache is None:
         cache = getattr(output, "past_key_values", None)

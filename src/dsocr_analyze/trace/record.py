@@ -22,7 +22,7 @@ class Level(NamedTuple):
     Attributes:
         path: Module whose own forward called the operator that made it.
         operator: As in its kernel record: that of a whole operator for tensors made within it.
-        nbytes: Bytes on the device, this tensor included, beyond those alive before the pass.
+        nbytes: On the device, this tensor included, beyond those alive before the pass.
     """
 
     path: str
@@ -34,10 +34,9 @@ class TracedCall(NamedTuple):
     """What one call of a module did, with all that it calls.
 
     Attributes:
-        kernels: Records of its operators.
         peak_bytes: The most bytes alive beyond those alive before.
-        cache_bytes: Bytes of keys and values in its cache, or in its own layer of it.
-        shapes: Shapes of the tensors given, by parameter, and of the first `returned`.
+        cache_bytes: Keys and values in its cache, or in its own layer of it.
+        shapes: Of the tensors given, by parameter, and of the first `returned`.
     """
 
     kernels: tuple[Kernel, ...]
@@ -57,8 +56,7 @@ class Trace:
         calls: Paths of called modules, one item per call.
         shapes: Input and output shapes of each module's first call, by path.
         peak: The most bytes of tensors alive at once beyond those alive before.
-        levels: If asked for, one for each new piece of the device's memory, in order: an output, a
-            copy of an operand, or memory that grows, while both sizes are alive.
+        levels: If asked for, one for each new piece of the device's memory, in order.
         modules: If asked for, the calls of every module, by path.
     """
 

@@ -186,7 +186,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def _own_trace(self, path: str) -> Iterator[Trace]:
-        """Yields what the body, a call of a module, does; its peak is beyond bytes alive before."""
+        """Yields the trace of a module's call; its peak is beyond bytes alive before."""
         outer, alive = self.trace, self._memory.nbytes
         trace = Trace(peak=Peak(alive, path), levels=outer.levels, modules=outer.modules)
         self.trace, self._modules.calls = trace, trace.calls
@@ -249,7 +249,7 @@ class Recorder:
     ) -> Any:
         """Runs a dispatched operator, and assigns it to the running module.
 
-        Inside an operator that is recorded as a whole, only memory and copies are recorded.
+        Inside one that is recorded as a whole, only memory and copies are recorded.
         """
         if isinstance(func, HigherOrderOperator):
             refuse_higher_order(func.__name__)
@@ -303,7 +303,7 @@ class Recorder:
     def assign(self, tensor: torch.Tensor, place: Any, value: Any) -> None:
         """Runs an assignment to items, or repeats the record of an equal one.
 
-        A mask may be written row by row, with several operators for each of a thousand rows.
+        A mask may be written in a thousand rows, with several operators each.
         """
         with uncounted():
             key = self._assignment(tensor, place, value)
@@ -319,10 +319,7 @@ class Recorder:
             self._assignments[key] = trace, path
 
     def _assignment(self, tensor: torch.Tensor, place: Any, value: Any) -> Key | None:
-        """What the record of writing a number depends on; None if that is unclear.
-
-        Indices matter only if they are beyond the tensor.
-        """
+        """What the record of writing a number depends on; None if that is unclear."""
         if self._repetition is None or self.inside_operator or torch.is_grad_enabled():
             return None
         if self._modes != torch._C._len_torch_dispatch_stack():
@@ -425,7 +422,7 @@ _COPIES: Final = frozenset({"clone", "_to_copy"})
 
 
 def _shapes(value: Value) -> Shapes:
-    """Shapes of tensors in nested tuples, lists and dictionaries; None for others."""
+    """Shapes of tensors in nested tuples, lists and dictionaries."""
     if isinstance(value, torch.Tensor):
         refuse_uncountable("a module's inputs or outputs", (value,))
         return tuple(value.shape)
