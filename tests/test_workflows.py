@@ -1,10 +1,20 @@
-"""The GitHub workflows, actions and examples of them are valid and do what they are there for."""
+"""What runs elsewhere: the GitHub workflows, actions and examples of them, and scripts/gpu.py.
 
+They are valid and do what they are there for; the GPU's is tried without one.
+"""
+
+import importlib
+import json
 import os
 import re
 import subprocess
 import sys
+import time
+import zipfile
+from argparse import Namespace
+from contextlib import nullcontext
 from functools import reduce
+from importlib import metadata
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -12,6 +22,7 @@ from typing import Any
 import gpu
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -231,3 +242,304 @@ def test_gpu_workflow_runs_only_revisions_that_have_been_read():
     assert options[0] == revision
     assert all(re.fullmatch(r"[0-9a-f]{40}", each) for each in options)
     assert revision in (ROOT / "models" / "README.md").read_text(encoding="utf-8")
+
+
+# --- scripts/gpu.py --------------------------------------------------------------------------
+
+
+TORCH = 'import json; print(json.dumps({"torch": "2.11", "cuda": "13.0", "gpu": %s}))'
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine with a GPU, as far as the command asks, whose folder of wheels is empty."""
+    monkeypatch.setattr(gpu, "ASKED_OF_TORCH", TORCH % '{"name": "G"}')
+    tool = tmp_path / "nvidia-smi"
+    answer = ", ".join(f"<{name}>" for name in gpu.ASKED_OF_DRIVER.split(","))
+    tool.write_text(f"#!/bin/sh\n[ $4 = 1 ] && echo '{answer}'\n", encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def step(name, code, seconds=60.0, read=lambda output: {"said": output.read_text()}, **others):
+    return gpu.Step(name, ("-c", code), seconds, read, **others)
+
+
+def ran(machine, monkeypatch, steps, *arguments):
+    """The exit status of a run of these steps, and its JSON."""
+    monkeypatch.setattr(gpu, "steps_of", lambda asked, folder, has_flash: steps)
+    output = machine / "out" / "gpu.json"
+    status = gpu.main(["run", "--device", "cuda:1", "--wheels", str(machine / "none"),
+                       "--output", str(output), *arguments])  # fmt: skip
+    return status, json.loads(output.read_text(encoding="utf-8"))
+
+
+def is_gone(pid):
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+class TestWheels:
+    def test_what_a_machine_with_torch_and_transformers_lacks_is_carried(self):
+        plan = gpu.planned(vendor=True, held=())
+        for folder, lacking, there_or_unused in (
+            ("all", "fvcore yacs msgspec tomlkit typer pydantic-core pytest iniconfig hypothesis"
+             " scipy", "torch transformers tokenizers numpy sympy regex pyarrow execnet"),
+            # What the vendor's transformers needs in another version than the machine has.
+            ("vendor", "transformers tokenizers huggingface-hub einops",
+             "torch numpy regex safetensors"),
+        ):  # fmt: skip
+            assert plan[folder].keys() >= set(lacking.split())
+            assert not plan[folder].keys() & set(there_or_unused.split())
+        assert plan["vendor"]["transformers"].startswith("transformers==4.46.3 ")
+        line = r"(\S+)==\S+( ;.*)?( \\\n    --hash=sha256:[0-9a-f]{64})+"
+        for name, lines in (plan["all"] | plan["vendor"]).items():
+            assert re.fullmatch(line, lines)[1] == name
+
+    def test_nothing_that_they_need_is_missing(self):
+        """By what the installed packages say of themselves."""
+
+        def asked(name):
+            found = map(Requirement, metadata.requires(name) or ())
+            return {each.name.lower().replace("_", "-") for each in found
+                    if not each.marker or each.marker.evaluate({"extra": ""})}  # fmt: skip
+
+        def needed(roots):
+            found = set(roots)
+            while new := {each for name in found for each in asked(name)} - found:
+                found |= new
+            return found
+
+        carried = set(gpu.planned(vendor=False, held=())["all"]) - {"colorama"}
+        assert needed(carried) <= carried | needed(["torch", "transformers"])
+
+    def test_what_the_machine_has_is_not_carried(self):
+        whole, plan = (gpu.planned(vendor=False, held=held) for held in ([], ["scipy", "pillow"]))
+        assert {folder: set(each) for folder, each in plan.items()} == {
+            "all": set(whole["all"]) - {"scipy", "pillow"}
+        }
+
+    def test_pip_gets_exactly_these_for_that_python(self, tmp_path, monkeypatch):
+        asked = {}
+
+        def pip(command, **_):
+            [file] = [each.partition("=")[2] for each in command if "--requirement=" in each]
+            names = re.findall("^([a-z0-9-]+)==", Path(file).read_text("utf-8"), re.MULTILINE)
+            [does] = {"download", "wheel"} & {*command}
+            asked[does] = set(names), command
+            return subprocess.CompletedProcess(command, 0)
+
+        monkeypatch.setattr(gpu.subprocess, "run", pip)
+        stale = tmp_path / "all" / "old-1.0-py3-none-any.whl"
+        stale.parent.mkdir()
+        stale.touch()
+        assert gpu.main(["wheels", str(tmp_path), "--python", "3.13"]) == 0
+        assert not stale.exists()
+        downloaded, command = asked["download"]
+        assert {"--python-version=3.13", "--require-hashes", "--no-deps"} <= set(command)
+        assert asked["wheel"][0] == {"fvcore", "iopath"}
+        assert downloaded | asked["wheel"][0] == set(gpu.planned(vendor=False, held=())["all"])
+
+
+EAGER = ["reference, base, eager", "reference, gundam, eager"]
+LAST = ["tests", "calibration", *(f"{name}, calibrated" for name in EAGER)]
+
+
+class TestSteps:
+    @pytest.mark.parametrize(
+        ("has_flash", "asked", "names"),
+        [
+            # Those of most worth come first; a trial on the CPU is small and tests no CUDA.
+            (False, {}, [*EAGER, *LAST]),
+            (True, {}, [*EAGER, *(name.replace("eager", "flash") for name in EAGER), *LAST]),
+            (False, {"vendor": Path()},
+             [*EAGER, *(name.replace("reference", "vendor") for name in EAGER), "tests",
+              "tests, vendor", *LAST[1:]]),
+            (False, {"device": "cpu"}, ["reference, tiny, eager", "calibration",
+                                        "reference, tiny, eager, calibrated"]),
+        ],
+    )  # fmt: skip
+    def test_what_runs_and_when(self, tmp_path, has_flash, asked, names):
+        asked = Namespace(**{"device": "cuda:0", "vendor": None, "minutes": 10.0} | asked)
+        steps = gpu.steps_of(asked, tmp_path, has_flash=has_flash)
+        assert all(each.seconds <= 300 for each in steps)
+        assert [each.name for each in steps if not each.missing] == names
+
+    def test_a_report_is_kept_with_the_ratio_to_what_was_predicted(self, tmp_path):
+        times = {"fastest": 0.5, "predicted": 0.4, "error": -0.2}
+        unknown = {"fastest": 2.0, "predicted": None, "error": None}
+        report = {"stages": {"sam": times, "prefill": unknown}, "prefill": times}
+        output = tmp_path / "output"
+        output.write_text(json.dumps(report), encoding="utf-8")
+        found = gpu._measured(output)
+        assert found["report"] == report
+        assert found["seconds_by_stage"] == {
+            "sam": {"measured": 0.5, "predicted": 0.4, "ratio": 0.8},
+            "prefill": {"measured": 2.0, "predicted": None, "ratio": None},
+            "prefill pass": {"measured": 0.5, "predicted": 0.4, "ratio": 0.8},
+        }
+
+    @pytest.mark.parametrize(("skipped", "passes"), [(3, True), (4, False)])
+    def test_tests_that_were_all_skipped_did_not_pass(self, tmp_path, skipped, passes):
+        results = tmp_path / "tests.xml"
+        counts = f'tests="4" failures="0" errors="0" skipped="{skipped}"'
+        results.write_text(f"<testsuites><testsuite {counts}/></testsuites>", encoding="utf-8")
+        with nullcontext() if passes else pytest.raises(ValueError, match="no test ran"):
+            assert gpu._passed(results, results)["skipped"] == skipped
+
+    @pytest.mark.exhaustive
+    def test_every_file_with_a_test_of_the_gpu_is_collected(self):
+        collected = [sys.executable, "-m", "pytest", "-m", "gpu", "--collect-only", "-q"]
+        said = subprocess.run(
+            [*collected, "-p", "no:cacheprovider"], cwd=gpu.ROOT, capture_output=True, text=True
+        ).stdout
+        assert set(gpu._gpu_tests()) == set(re.findall("^(tests/[^:]+)::", said, re.MULTILINE))
+
+    @pytest.mark.exhaustive
+    def test_the_reference_is_really_measured_with_what_this_python_has(self, tmp_path):
+        asked = Namespace(device="cpu", vendor=None, minutes=60.0)
+        assert gpu.install(tmp_path / "none", tmp_path)
+        first, *_ = gpu.steps_of(asked, tmp_path, has_flash=False)
+        found = gpu.run_step(first, 300, tmp_path)
+        assert found["status"] == "ok", found
+        stages = {"sam", "clip", "projector", "prefill", "decode", "prefill pass"}
+        assert set(found["seconds_by_stage"]) == stages
+        assert found["report"]["weights"] == "random"
+
+
+class TestRun:
+    def test_a_step_that_fails_is_recorded_and_the_others_run(self, machine, monkeypatch, capsys):
+        steps = [
+            step("first", "print(1)"),
+            step("broken", "import sys; print('boom'); sys.exit('at the end')"),
+            step("unreadable", "print('{')", read=gpu._measured),
+            step("cannot", "", missing="no such thing here"),
+            # The file already holds what was done so far.
+            step("last", f"print(open({str(machine / 'out' / 'gpu.json')!r}).read())"),
+        ]
+        status, document = ran(machine, monkeypatch, steps)
+        found = document["steps"]
+        assert status == 1
+        statuses = ["ok", "failed", "failed", "not run", "ok"]
+        assert {name: each["status"] for name, each in found.items()} == dict(
+            zip((each.name for each in steps), statuses, strict=True)
+        )
+        assert found["first"]["said"] == "1\n"
+        assert found["broken"]["reason"] == "exit status 1"
+        assert found["broken"]["output_end"].split("\n")[:2] == ["boom", "at the end"]
+        assert found["unreadable"]["reason"].startswith("its result: ")
+        assert found["cannot"]["reason"] == "no such thing here"
+        before = json.loads(found["last"]["said"])["steps"]
+        assert [each["status"] for each in before.values()] == [*statuses[:-1], "not run"]
+        assert "broken: failed exit status 1" in capsys.readouterr().out
+
+    def test_a_run_whose_steps_all_end_well_or_cannot_run_here_is_one_that_succeeded(
+        self, machine, monkeypatch
+    ):
+        """The step sees this checkout, and not the user's files."""
+        code = (
+            "import os, dsocr_analyze, importlib.metadata as m; print(dsocr_analyze.__file__,"
+            " m.version('dsocr-analyze'), os.environ['DSOCR_VENDOR_DIR'])"
+        )
+        monkeypatch.setenv("DSOCR_VENDOR_DIR", "/elsewhere")
+        steps = [step("asks", code), step("cannot", "", missing="no such thing here")]
+        status, document = ran(machine, monkeypatch, steps)
+        assert status == 0
+        version = re.search('^version = "(.*)"', (gpu.ROOT / "pyproject.toml").read_text(), re.M)[1]
+        source = gpu.ROOT / "src" / "dsocr_analyze" / "__init__.py"
+        assert document["steps"]["asks"]["said"].split() == [str(source), version, os.devnull]
+        conditions = document["conditions"]
+        assert conditions["gpu"] == {"name": "G"}
+        assert conditions["driver_before"]["power.limit"] == "<power.limit>"
+        assert conditions["driver_after"]["clocks.sm"] == "<clocks.sm>"
+        assert conditions["transformers"] == metadata.version("transformers")
+        assert re.fullmatch(r"[0-9a-f]{40}", conditions["commit"])
+        assert {"torch", "cuda", "python", "cpu", "cores", "date"} <= set(conditions)
+        # What there is no time for is late.
+        status, document = ran(machine, monkeypatch, steps, "--minutes", "0")
+        assert status == 1
+        assert [each["status"] for each in document["steps"].values()] == ["late", "not run"]
+
+    @pytest.mark.exhaustive
+    def test_no_step_takes_longer_than_its_limit_nor_all_more_than_the_time(
+        self, machine, monkeypatch
+    ):
+        pid = machine / "pid"
+        slow = (
+            "import subprocess, sys, pathlib; child = subprocess.Popen(['sleep', '60']);"
+            f"pathlib.Path({str(pid)!r}).write_text(str(child.pid)); print('so far', flush=True);"
+            "child.wait()"
+        )
+        steps = [step("slow", slow, seconds=1.5), step("slower", slow), step("last", "print(1)")]
+        began = time.monotonic()
+        status, document = ran(machine, monkeypatch, steps, "--minutes", "0.06")
+        assert time.monotonic() - began < 20
+        found = document["steps"]
+        assert status == 1
+        assert [each["status"] for each in found.values()] == ["late"] * 3
+        assert found["slow"]["reason"] == "took more than 2 s"
+        assert found["slow"]["output_end"] == "so far\n"
+        assert found["last"] == {"status": "late", "reason": "no time was left"}
+        assert is_gone(pid.read_text())
+
+    @pytest.mark.exhaustive
+    def test_a_run_that_is_ended_ends_its_step_and_leaves_what_was_done(self, tmp_path):
+        pid, output = tmp_path / "pid", tmp_path / "gpu.json"
+        slow = (
+            "import os, pathlib, time;"
+            f"pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(60)"
+        )
+        run = (
+            "import gpu; from pathlib import Path;"
+            f"gpu.steps_of = lambda *_, **__: [gpu.Step(name, ('-c', code), 60, lambda _: {{}})"
+            f" for name, code in (('first', ''), ('slow', {slow!r}))];"
+            f"gpu.main('run --device cpu --wheels none --output {output}'.split())"
+        )
+        process = subprocess.Popen([sys.executable, "-c", run], cwd=gpu.ROOT / "scripts")
+        until = time.monotonic() + 60
+        while not (pid.exists() and pid.read_text()) and time.monotonic() < until:
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(20) == 143
+        assert is_gone(pid.read_text())
+        steps = json.loads(output.read_text(encoding="utf-8"))["steps"]
+        assert [each["status"] for each in steps.values()] == ["ok", "not run"]
+
+    @pytest.mark.exhaustive
+    def test_carried_packages_are_found_before_the_machines_by_the_steps_they_are_for(
+        self, machine, monkeypatch
+    ):
+        for folder, version in (("all", "1.0"), ("vendor", "2.0")):
+            wheel = machine / "wheels" / folder / f"yaml-{version}-py3-none-any.whl"
+            wheel.parent.mkdir(parents=True)
+            about = f"yaml-{version}.dist-info"
+            with zipfile.ZipFile(wheel, "w") as file:
+                file.writestr("yaml.py", f"version = {version}")
+                for name, text in (("METADATA", f"Name: yaml\nVersion: {version}\n"),
+                                   ("WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n"),
+                                   ("RECORD", "")):  # fmt: skip
+                    file.writestr(f"{about}/{name}", text)
+        code = "import yaml; print(yaml.version)"
+        steps = [step("own", code), step("of vendor", code, vendor=machine)]
+        wheels = str(machine / "wheels")
+        status, document = ran(machine, monkeypatch, steps, "--wheels", wheels)
+        assert status == 0
+        assert [each["said"] for each in document["steps"].values()] == ["1.0\n", "2.0\n"]
+        assert not hasattr(importlib.import_module("yaml"), "version")
+
+    def test_without_cuda_it_refuses_before_any_step(self, machine, monkeypatch, capsys):
+        monkeypatch.setattr(gpu, "ASKED_OF_TORCH", TORCH % "None")
+        output = machine / "gpu.json"
+        assert gpu.main(["run", "--output", str(output)]) == 2
+        assert not output.exists()
+        assert "torch finds no cuda:0; --device cpu" in capsys.readouterr().err
+
+    @pytest.mark.exhaustive
+    def test_wheels_for_another_python_are_refused_by_their_folder(self, machine, capfd):
+        wheel = machine / "wheels" / "all" / "yaml-1.0-cp27-cp27m-win32.whl"
+        wheel.parent.mkdir(parents=True)
+        wheel.touch()
+        output = machine / "gpu.json"
+        assert gpu.main(["run", "--wheels", str(machine / "wheels"), "--output", str(output)]) == 2
+        assert f"{wheel.parent} could not be installed; fill it" in capfd.readouterr().err
