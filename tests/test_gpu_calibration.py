@@ -1,4 +1,7 @@
-"""A CUDA GPU is calibrated: what is measured, what is launched, and what is fitted to it."""
+"""A CUDA GPU is calibrated: what is measured, what is launched, and what is fitted to it.
+
+And what only a profile measured on the spot holds: attention with a bias, float32, the host.
+"""
 
 import contextlib
 import dataclasses
@@ -16,15 +19,30 @@ from command_line import run
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
+from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware import device
 from dsocr_analyze.hardware.coefficients import COEFFICIENTS
 from dsocr_analyze.hardware.devices import gpu_catalogue
-from dsocr_analyze.hardware.kernel_times.fitting import first_guess, predicted
-from dsocr_analyze.hardware.profile import profile_from_file
+from dsocr_analyze.hardware.kernel_times.fitting import (
+    FitErrors,
+    MeasuredRows,
+    first_guess,
+    held_out_groups,
+    predicted,
+)
+from dsocr_analyze.hardware.kernel_times.formulas import masked_bytes
+from dsocr_analyze.hardware.profile import (
+    all_profiles,
+    gpu_text,
+    host_text,
+    kind_text,
+    profile_from_file,
+    top_text,
+)
 from dsocr_analyze.hardware.timed_device import MeasuredHost
-from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm
+from dsocr_analyze.kernels import Attention, Convolution, Elements, Experts, Gemm, Kernel, Work
 from dsocr_analyze.measuring import gpu_calibration
 from dsocr_analyze.measuring.gpu_kernels import (
     MOVED_BYTES,
@@ -35,12 +53,20 @@ from dsocr_analyze.measuring.gpu_kernels import (
     rows_of,
 )
 from dsocr_analyze.measuring.machine import Timer
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.torch_calls import DispatchMode, tensors_in
+from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
+from dsocr_analyze.timing.kernel_seconds import kernel_seconds
+from dsocr_analyze.timing.page_times import TimedModel
+from dsocr_analyze.timing.predict import predict
+from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 
 CPU = torch.device("cpu")
 HOST = MeasuredHost(launch_us=7.5, sync_us=31, step_us=900, graph_us=8, link_gb_s=11)
 KINDS = [*((kind, "bfloat16") for kind in COEFFICIENTS), ("gemm", "float32")]
-MASKED = dataclasses.replace(first_guess("masked_attention", "bfloat16"), share=0.3, tile_us=2.0)
+MASKED_TRUTH = dataclasses.replace(
+    first_guess("masked_attention", "bfloat16"), share=0.3, tile_us=2.0
+)
 MiB = 1 << 20
 SEEN = 180
 """Cases of a kind that a calibration measures here: enough for a fit, and soon over."""
@@ -61,7 +87,7 @@ class NoisyTimer:
 
     def truth(self, case):
         masked = case.kind == "masked_attention"
-        fitted = MASKED if masked else self.timed.fitted(case.kind).coefficients
+        fitted = MASKED_TRUTH if masked else self.timed.fitted(case.kind).coefficients
         return time_of(self.timed.gpu, fitted, case)
 
     def seconds(self, case):
@@ -502,3 +528,242 @@ def test_the_gpu_at_hand_is_calibrated(scipy, tmp_path):
     moved = 10**9 / timed.elementwise_seconds(10**9, cold=True)
     assert 0.3 < moved / (1e9 * timed.gpu.bandwidth_gb_s) <= 1.05
     assert any("% on kernels held out of the fit" in each for each in said)
+
+
+# What a measured profile holds ----------------------------------------------------------------
+
+ERRORS = FitErrors(100, 0.01, 40, 8, 0.02, 0.05)
+GPU = """
+[gpu]
+title = "Mine"
+tensor_tflops = 100
+float32_tflops = 10
+bandwidth_gb_s = 1000
+memory_gb = 80
+sms = 100
+l2_mb = 1e-6
+source = "mine"
+like = "l40s"
+"""
+MASKED = """
+[masked_attention.bfloat16]
+framework = "torch"
+held_out_median = 0.03
+held_out_p90 = 0.09
+
+[masked_attention.bfloat16.coefficients]
+tile_queries = 64
+tile_keys = 64
+share = 0.5
+softmax = 64
+tile_us = 1
+whole_waves = 1
+memory_share = 0.5
+l2_share = 0.5
+unaligned = 2
+norm = 30
+launch_us = 2
+"""
+
+
+def float32_text(**changes):
+    coefficients = dataclasses.replace(first_guess("gemm", "float32"), **changes)
+    return kind_text("gemm", "float32", coefficients, ERRORS, "torch")
+
+
+@pytest.fixture
+def read(tmp_path):
+    def profile(*parts, name="mine"):
+        file = tmp_path / "own.toml"
+        file.write_text("\n".join([f'name = "{name}"', *parts]), encoding="utf-8")
+        return profile_from_file(file)
+
+    return profile
+
+
+def masked_seconds(timed, batch, queries, keys, heads, head_dim, *, moved):
+    return timed.seconds("masked_attention", {
+        "batch": batch, "queries": queries, "keys": keys, "heads": heads, "head_dim": head_dim,
+        "kv_heads": heads, "moved": moved,
+    })  # fmt: skip
+
+
+class TestMaskedAttention:
+    @pytest.mark.parametrize(
+        ("keys", "moved", "expected"),
+        [
+            # 2 x 3 heads of 2 tiles: one wave. A tile passes over 2 blocks of 4 x 64 x 64 x
+            # (64 + 64) FLOPs at half of 1 TFLOP/s, 4.194304 us each; 1 us a tile, 2 us the launch.
+            (128, 1, (2 * 4.194304 + 1 + 2) * 1e-6),
+            # 10 GB at half of 1000 GB/s; a bias of 2 x 3 x 128 x 129 values of 2 bytes is moved
+            # twice more where its rows are no multiple of 8.
+            (128, 10**10, 0.02 + 2e-6),
+            (129, 10**10, 0.02 + 2 * 2 * 2 * 3 * 128 * 129 / 5e11 + 2e-6),
+        ],
+    )
+    def test_seconds_by_hand(self, read, keys, moved, expected):
+        seconds = masked_seconds(read(GPU, MASKED), 2, 128, keys, 3, 64, moved=moved)
+        assert seconds == pytest.approx(expected, rel=1e-9)
+
+    def test_bytes_by_hand(self):
+        sizes = [np.array(float(size)) for size in (2, 5, 7, 3, 4, 1)]
+        # Of each of 2 sequences: queries and output 2 x 3 x 5 x 4, keys and values 2 x 7 x 4, bias
+        # 3 x 5 x 7 elements.
+        assert masked_bytes(sizes) == 2 * 2 * (120 + 56 + 105)
+
+    @pytest.mark.parametrize(
+        ("parts", "moved", "error", "said"),
+        [([GPU], 1, DeviceError, "no masked_attention"),
+         ([GPU, MASKED], 0, WorkloadError, "moved 0")],
+    )  # fmt: skip
+    def test_what_was_not_measured_is_refused(self, read, parts, moved, error, said):
+        with pytest.raises(error, match=said):
+            masked_seconds(read(*parts), 1, 8, 8, 1, 64, moved=moved)
+
+
+ATTENTION = Attention(54, 12, 12, 196, 196, 64, 64, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "dtype", "seconds_of", "p90"),
+    [
+        ("masked_attention", ATTENTION, "bfloat16",
+         lambda d: masked_seconds(d, 54, 196, 196, 12, 64, moved=10**6), 0.09),
+        ("gemm", Gemm(1, 913, 64, 1280), "float32",
+         lambda d: d.gemm_seconds(913, 64, 1280, cold=True, dtype="float32"), 0.05),
+        ("gemm", Convolution(2, 100, 3, 8, 9), "float32",
+         lambda d: d.gemm_seconds(200, 8, 27, cold=True, dtype="float32"), 0.05),
+    ],
+)  # fmt: skip
+def test_the_page_takes_what_was_measured(read, kind, sizes, dtype, seconds_of, p90):
+    kernel = Kernel(kind, "linear", sizes, dtype, dtype, Work(macs=10**6, bytes_read=10**6))
+    timed = read(GPU, MASKED, float32_text())
+    priced = kernel_seconds([kernel], timed)
+    assert priced.seconds.item() == seconds_of(timed)
+    [error] = priced.errors
+    assert (error.kind, error.p90, error.assumed) == (f"{kind}.{dtype}", p90, False)
+    assert kernel_seconds([kernel], read(GPU)).errors[0].assumed
+
+
+class TestFloat32:
+    def test_it_is_the_formula_of_products_at_its_own_peak_and_width(self, read):
+        # 2 x 8192^3 FLOPs at 10 TFLOP/s; 4 bytes an element of 10^9 outputs at 0.7 of the
+        # bandwidth, where nothing else takes time.
+        compute = read(GPU, float32_text()).gemm_seconds(8192, 8192, 8192, dtype="float32")
+        assert 1 < compute / (2 * 8192**3 / 10e12) < 1.5
+        quick = read(GPU.replace("lops = 10\n", "lops = 1e6\n"), float32_text())
+        memory = quick.gemm_seconds(10**5, 10**4, 1, cold=True, dtype="float32")
+        assert memory == pytest.approx(4 * 10**9 / (0.7 * 1e12), rel=0.1)
+
+    def test_rows_are_predicted_as_the_device_says(self, read):
+        timed = read(GPU.replace("1e-6", "10"), float32_text())
+        names = ("m", "n", "k", "batch", "cold")
+        sizes = [*itertools.product((1, 100, 3000), (64, 512), (1280,), (1, 5), (False, True))]
+        columns = dict(zip(names, np.array(sizes, float).T, strict=True))
+        none = np.zeros(len(sizes), bool)
+        rows = MeasuredRows(columns, columns["m"], none, none, np.zeros((len(sizes), 2), int), "")
+        c = timed.kinds["gemm", "float32"].coefficients
+        assert predicted("gemm", rows, timed.gpu, "float32", c).tolist() == [
+            timed.gemm_seconds(*shape, batch=batch, cold=is_cold, dtype="float32")
+            for *shape, batch, is_cold in sizes
+        ]
+
+    @pytest.mark.parametrize(("rate", "is_there"), [("float32_tflops = 10\n", True), ("", False)])
+    def test_another_gpu_takes_it_over_where_it_has_such_a_rate(
+        self, read, tmp_path, rate, is_there
+    ):
+        known = {**all_profiles(), "mine": read(GPU, float32_text())}
+        lines = GPU.replace("l40s", "mine").replace("float32_tflops = 10\n", rate)
+        file = tmp_path / "another.toml"
+        file.write_text(f'name = "another"\n{lines}', encoding="utf-8")
+        assert (("gemm", "float32") in profile_from_file(file, known).kinds) == is_there
+
+
+class TestHost:
+    WORKLOAD = DEFAULT.plan(page=(640, 640), max_new_tokens=50, text_tokens=5)
+
+    def predicted(self, profile, host):
+        dimensions = ModelDirectory.read(DEFAULT.reference).dimensions()
+        model = TimedModel(DEFAULT, dimensions, BFLOAT16, False, profile)
+        return predict(model, self.WORKLOAD, Assumptions(host, OutputLengths.fixed, 0.01))
+
+    @pytest.fixture
+    def measured(self, read):
+        return read(host_text(HOST), name="l40s")
+
+    def test_the_eager_runtime_goes_by_it_and_says_so(self, measured):
+        shipped = all_profiles()["l40s"]
+        assert (measured.host, shipped.host) == (HOST, None)
+        found = self.predicted(measured, EAGER)
+        by_hand = dataclasses.replace(EAGER, **dataclasses.asdict(HOST))
+        expected = self.predicted(shipped, by_hand)
+        assert found.stages == expected.stages
+        assert found.page_seconds == expected.page_seconds
+        said = " ".join(found.assumptions.sentences)
+        parts = ("7.5 us to launch an operator (measured)", "11 GB/s (measured)", "(assumed")
+        assert [part in said for part in parts] == [True, True, False]
+        # A host that somebody gave, and an engine's, stay.
+        for host in (by_hand, SERVERS["vllm"]):
+            found, expected = self.predicted(measured, host), self.predicted(shipped, host)
+            names = found.page_seconds, found.assumptions.host
+            assert names == (expected.page_seconds, host.name)
+
+    def test_many_pages_are_said_to_go_by_it(self, measured):
+        shipped = all_profiles()["h100-sxm"]
+        job = Assumptions(EAGER, OutputLengths.fixed)
+        [*_, launch, link, _, _, _] = job.sentences("some", [measured])
+        assert "; 7.5 us to launch an operator (measured)" in launch
+        assert "at 11 GB/s (measured)" in link
+        alone = job.sentences("some")
+        assert job.sentences("some", [shipped]) == alone
+        both = job.sentences("some", [measured, shipped])
+        assert f"l40s: {launch}" in both
+        assert [each for each in both if each.startswith("h100-sxm: host")] == [
+            f"h100-sxm: {alone[2]}"
+        ]
+        engine = Assumptions(SERVERS["vllm"], OutputLengths.fixed)
+        assert engine.sentences("some", [measured, shipped]) == engine.sentences("some")
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        ("text", "named"),
+        [("[host]\nlaunch_us = 1", "host lacks sync_us, step_us"),
+         ("[host]\ncpu = 1", "unknown cpu"), ("host = 3", "host must be a table"),
+         (host_text(HOST).replace("31", "0"), "host.sync_us must be"),
+         (host_text(HOST).replace("31", "'x'"), "host.sync_us must be"),
+         ("[movement.float32]", "unknown type movement.float32"),
+         (float32_text().replace("0.0200", "0.0000"), "above 0")],
+    )  # fmt: skip
+    def test_what_is_wrong_is_named(self, read, text, named):
+        with pytest.raises(DeviceError, match=named):
+            read(text, name="l40s")
+
+    def test_what_a_file_leaves_out_is_as_shipped(self, read):
+        profile = read(MASKED, float32_text(), name="h100-sxm")
+        own = {("masked_attention", "bfloat16"), ("gemm", "float32")}
+        shipped = all_profiles()["h100-sxm"].kinds
+        assert profile.kinds == {**shipped, **{key: profile.kinds[key] for key in own}}
+        assert own.isdisjoint(shipped)
+
+    def test_a_file_is_read_as_it_was_written(self, read):
+        odd = 'a "b" \\n ü'
+        assert read(top_text(source=odd), name="l40s").source == odd
+        for gpu in gpu_catalogue().values():
+            mine = dataclasses.replace(gpu, name="mine", like="l40s", source=odd)
+            assert read(gpu_text(mine)).gpu == mine
+        c = dataclasses.replace(first_guess("gemm", "bfloat16"), slow_columns=2048, norm=1.23456)
+        fitted = read(GPU, kind_text("gemm", "bfloat16", c, ERRORS, odd)).kinds["gemm", "bfloat16"]
+        assert (fitted.coefficients, fitted.framework) == (c, odd)
+        assert (fitted.median, fitted.p90, fitted.held_out_rows, fitted.held_out_groups,
+                fitted.training_rows) == (0.02, 0.05, 40, 8, 100)  # fmt: skip
+        # An error of nothing is still an error.
+        exact = dataclasses.replace(ERRORS, held_out_median=0.0, held_out_p90=0.0)
+        text = kind_text("gemm", "bfloat16", c, exact, "")
+        assert read(GPU, text).kinds["gemm", "bfloat16"].median == 1e-4
+
+    def test_three_groups_of_ten_are_held_out_whole(self):
+        groups = [*itertools.product(range(100), range(30))]
+        held = held_out_groups([*groups, *groups])
+        assert (held[: len(groups)] == held[len(groups) :]).all()
+        assert 0.27 < held.mean() < 0.33

@@ -14,8 +14,8 @@ from command_line import run
 from PIL import Image
 from rich.cells import cell_len
 from sampling import named, sampled
+from test_gpu_calibration import GPU, MASKED
 from test_inference import PROMPT, SMALL_VIEW, TRIAL
-from test_measured_profiles import GPU, MASKED
 from test_measuring import RUN
 from test_time_command import VLLM
 
