@@ -77,8 +77,7 @@ def session_of(small: Small, folder: Path, **arguments: Any) -> DeepSeekOCRSessi
 
 def grouped_mm_flops(left: Any, right: Any, *_: Any, **__: Any) -> int:
     """2 M K N of rows [M, K] that meet one matrix [K, N] each; torch's counter knows none."""
-    assert len(left) == 2
-    assert len(right) == 3
+    assert (len(left), len(right)) == (2, 3)
     return 2 * left[0] * left[1] * right[2]
 
 

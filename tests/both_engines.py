@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 
 import torch
+from drawn_passes import directory
 from hypothesis import strategies as st
 
 from dsocr_analyze import analytic
@@ -56,27 +56,18 @@ LATENT = {
 
 def directory_with(**changes) -> ModelDirectory:
     """The reference with a changed config; a section's keys are changed one by one."""
-    config = copy.deepcopy(PUBLISHED.config)
-    for key, value in changes.items():
-        if isinstance(value, dict) and isinstance(config.get(key), dict):
-            config[key] = {**config[key], **value}
-        else:
-            config[key] = value
-    # The section that repeats the top level, which nothing reads, says the same.
-    copied = config["language_config"]
-    config["language_config"] = {
-        **copied,
-        **{key: config[key] for key in copied.keys() & config.keys()},
+    merged = {
+        key: {**PUBLISHED.config[key], **value}
+        for key, value in changes.items()
+        if isinstance(value, dict) and isinstance(PUBLISHED.config.get(key), dict)
     }
-    return dataclasses.replace(PUBLISHED, config=config)
+    return directory(DEFAULT.name, {**changes, **merged})
 
 
 def small_directory(**changes) -> ModelDirectory:
     """The same around a model that is traced in a blink."""
-    merged = copy.deepcopy(SMALL)
-    for key, value in changes.items():
-        merged[key] = {**merged[key], **value} if key == "projector_config" else value
-    return directory_with(**merged)
+    merged = {"projector_config": SMALL["projector_config"] | changes.pop("projector_config", {})}
+    return directory_with(**{**SMALL, **changes, **merged})
 
 
 def draw_decoder(draw) -> dict:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 from both_engines import LATENT, small_directory
+from drawn_passes import directory
 from sampling import first, sampled
 
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
@@ -26,8 +26,7 @@ _VISION = {"width": {"clip-l-14-224": _CLIP, "sam_vit_b": _SAM}}
 
 def windowed(window: int, **changes):
     """Three layers of two heads of size 8."""
-    directory = ModelDirectory.read(UNLIMITED_OCR.reference)
-    config, text = directory.config, directory.config["language_config"]
+    config = ModelDirectory.read(UNLIMITED_OCR.reference).config
     changes |= {
         "vision_config": config["vision_config"] | _VISION,
         "hidden_size": 16,
@@ -43,12 +42,11 @@ def windowed(window: int, **changes):
         "sliding_window": window,
         "sliding_window_size": window,
     }
-    text = text | {key: changes[key] for key in text.keys() & changes}
-    return dataclasses.replace(directory, config=config | changes | {"language_config": text})
+    return directory(UNLIMITED_OCR.name, changes)
 
 
-def skipped(directory, new_tokens: int, **page) -> int:
-    session = DeepSeekOCRSession.from_directory(directory)
+def skipped(model, new_tokens: int, **page) -> int:
+    session = DeepSeekOCRSession.from_directory(model)
     workload = session.plan(**PAGE, **page, max_new_tokens=new_tokens)
     assert workload.seq_len == TOKENS
     return session.figures(workload)[0].causal_savable_flops
@@ -62,8 +60,8 @@ _LATENT = 2 * 3 * 5 * (32 + 64 + 64)  # the rotary key, and the latent for both
     ("new_tokens", "heads", "batch"), itertools.product([2, 1, 3, 9], [1, 5], [3, 1]), first(1)
 )
 def test_of_plain_attention_of_any_number_of_keys(new_tokens, heads, batch):
-    directory = small_directory(num_key_value_heads=heads)
-    assert skipped(directory, new_tokens, batch_size=batch) == batch * _PLAIN * PAIRS
+    grouped = small_directory(num_key_value_heads=heads)
+    assert skipped(grouped, new_tokens, batch_size=batch) == batch * _PLAIN * PAIRS
 
 
 @sampled(
