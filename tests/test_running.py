@@ -16,11 +16,11 @@ from sampling import first, sampled
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.utils import logging
 
-from dsocr_analyze.model import unused_imports
+from dsocr_analyze.model import process_settings
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.loading import building, importable
-from dsocr_analyze.model.unused_imports import without_unused_imports
+from dsocr_analyze.model.process_settings import without_unused_imports
 from dsocr_analyze.session import DeepSeekOCRSession
 
 META = torch.device("meta")
@@ -100,7 +100,7 @@ def test_stand_ins_are_there_for_imports_only(tmp_path):
 def test_a_stand_in_answers_numbers_and_gives_way_to_the_module_for_all_else(tmp_path, monkeypatch):
     (tmp_path / "witness.py").write_text("def most(*given):\n    return 'real', *given\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(unused_imports._ANSWERS, "witness", {"most": max})
+    monkeypatch.setitem(process_settings._ANSWERS, "witness", {"most": max})
     with without_unused_imports():
         stand_in = importlib.import_module("witness")
         assert (stand_in.most(2, 3), stand_in.most((2, 3), (2, 4))) == (3, [2, 4])
@@ -198,9 +198,8 @@ CODE = [
 @pytest.mark.parametrize("code", CODE)
 def test_model_code_gets_the_real_modules_where_it_uses_them(code):
     """A pass on meta does not, and leaves no mark."""
-    begin = (
-        "import sys, torch\nfrom dsocr_analyze.model.unused_imports import without_unused_imports\n"
-    )
+    imports = "from dsocr_analyze.model.process_settings import without_unused_imports"
+    begin = f"import sys, torch\n{imports}\n"
     run = [sys.executable, *(["-W", "error"] * (code == PASSES)), "-c", begin + code]
     done = subprocess.run(run, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

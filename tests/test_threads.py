@@ -313,7 +313,7 @@ def test_their_modes_are_asked_while_a_function_is_opened():
 def test_their_functions_are_guarded_by_the_real_compiler():
     code = """
 import sys, threading, torch
-from dsocr_analyze.model.unused_imports import without_unused_imports
+from dsocr_analyze.model.process_settings import without_unused_imports
 def function(): pass
 guarded = []
 with without_unused_imports():

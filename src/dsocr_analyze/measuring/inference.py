@@ -36,12 +36,12 @@ from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import (
     answered,
     exclusive,
+    is_missing,
     quiet_transformers,
     replaced,
 )
 from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
 from dsocr_analyze.model.torch_calls import Value
-from dsocr_analyze.model.unused_imports import is_missing
 from dsocr_analyze.workload import IMAGE_TOKEN, PageWorkload, ViewBatch, text_parts
 
 if TYPE_CHECKING:

@@ -36,6 +36,7 @@ from dsocr_analyze.model.process_settings import (
     exclusive,
     quiet_transformers,
     replaced,
+    without_unused_imports,
 )
 from dsocr_analyze.model.torch_calls import (
     Arguments,
@@ -44,7 +45,6 @@ from dsocr_analyze.model.torch_calls import (
     Keywords,
     Value,
 )
-from dsocr_analyze.model.unused_imports import without_unused_imports
 
 __all__ = ["REMOTE_PACKAGE", "blamed_on", "is_out_of_memory", "running", "running_unwatched"]
 

@@ -42,10 +42,11 @@ from dsocr_analyze.model.process_settings import (
     default_dtype,
     exclusive,
     is_running_thread,
+    missing_packages_stood_in,
     quiet_transformers,
+    without_unused_imports,
 )
 from dsocr_analyze.model.trust import require_trust
-from dsocr_analyze.model.unused_imports import missing_packages_stood_in, without_unused_imports
 
 __all__ = [
     "VENDOR_TRANSFORMERS",

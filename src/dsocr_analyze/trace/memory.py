@@ -22,6 +22,7 @@ import torch
 from torch.utils._device import _device_constructors
 
 from dsocr_analyze.model.known_shapes import Look
+from dsocr_analyze.model.process_settings import beside_compiler
 from dsocr_analyze.model.torch_calls import (
     Arguments,
     Function,
@@ -31,7 +32,6 @@ from dsocr_analyze.model.torch_calls import (
     Value,
     tensors_in,
 )
-from dsocr_analyze.model.unused_imports import beside_compiler
 
 __all__ = ["LiveTensors", "cpu_as_cuda"]
 

@@ -24,6 +24,7 @@ from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.known_shapes import Look, call_of, known_shape, looks_of
 from dsocr_analyze.model.known_values import known_value
+from dsocr_analyze.model.process_settings import beside_compiler
 from dsocr_analyze.model.torch_calls import (
     Arguments,
     DispatchMode,
@@ -37,7 +38,6 @@ from dsocr_analyze.model.torch_calls import (
     tensors_in,
     uncounted,
 )
-from dsocr_analyze.model.unused_imports import beside_compiler
 from dsocr_analyze.trace.composites import Composites
 from dsocr_analyze.trace.memory import LiveTensors, cpu_as_cuda
 from dsocr_analyze.trace.modules import RunningModules
