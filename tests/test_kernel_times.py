@@ -160,6 +160,14 @@ class TestWeightTypes:
         bandwidth = timed.gpu.bandwidth_gb_s * 1e9
         assert four[0] > 6848 * 1280 * (0.5 + 2 / 128) / bandwidth
         assert four[1] > 6 * 3 * 1280 * 896 * (0.5 + 2 / 128) / bandwidth
+        cached = [
+            timed.attention_seconds(
+                64, 1, 4096, 10, 128, causal=True, dtype=half, kv_dtype=each, cold=True
+            )
+            for each in (None, "int8", "int4")
+        ]
+        assert cached == sorted(cached, reverse=True)
+        assert len({*cached}) == 3
         # They are multiplied in 16 bits: with many rows that is what takes the time.
         many = products(timed, half, "int4", 16384)
         assert many == pytest.approx(products(timed, half, None, 16384), rel=0.1)
@@ -173,6 +181,8 @@ class TestWeightTypes:
     def test_aliases_and_defaults(self, types, same):
         timed = device("h100-sxm")
         assert products(timed, *types, 64).tolist() == products(timed, *same, 64).tolist()
+        of_cache = timed.fitted("generation_attention", kv_dtype="fp8")
+        assert of_cache is timed.kinds["generation_attention", "float8"]
         fitted = timed.fitted("gemm", weights_dtype="fp8")
         assert fitted is timed.kinds["gemm", "float8"]
         assert not fitted.assumed
@@ -258,6 +268,7 @@ class TestRefusals:
          (lambda d: d.attention_seconds(1, 5, 4, 1, 64, causal=True), "queries"),
          (lambda d: d.attention_seconds(1, 4, 4, 6, 64, kv_heads=4), "kv_heads"),
          (lambda d: d.attention_seconds(1, np.array([1, 2]), 4, 6, 64, causal=True), "queries"),
+         (lambda d: d.gemm_seconds(1, 64, 64, batch=2, dtype="float8"), "batch must be 1"),
          (lambda d: d.grouped_experts_seconds(1, 64, 64, 4, 5), "top_k"),
          (lambda d: d.grouped_experts_seconds(1, 64, 64, 4, 2, activation="x"), "silu")],
     )  # fmt: skip
