@@ -145,8 +145,6 @@ ENGINES: Final = ("trace", "analytic")
 class PageRequest:
     """A page and its prompts, as of `plan_workload`, and how a model runs them, as of `analyze`.
 
-    None stands for the architecture's default.
-
     Raises:
         WorkloadError: The engine is unknown.
         DeviceError: The type is unknown.
@@ -175,7 +173,7 @@ class PageRequest:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What is asked of the page and its prompts, by name."""
+        """What is asked of the page and its prompts."""
         found = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -258,18 +256,17 @@ def plan_workload(
         image: An image file of the page, instead of `page`; of several pages, the first.
         mode: A mode like `"gundam"`, instead of the next three sizes.
         base_size: Pixels per side of the global view in crop mode. Default: the architecture's.
-        image_size: Pixels per side of a local view, or of the only view. Default: the
-            architecture's.
+        image_size: Of a local view, or of the only one. Default: the architecture's.
         crop_mode: Whether a page larger than one tile is cropped. Default: yes, unless several
             pages share a prompt.
         text_tokens: Tokens besides the visual ones, with BOS. Default: the usual prompt's.
         seq_len: Tokens of the whole prompt, instead of `text_tokens`.
-        batch_size: Number of prompts, all alike. Default: 1.
+        batch_size: Equal prompts. Default: 1.
         max_new_tokens: Tokens generated; the prefill pass yields the first. Default: 1024.
-        prompt_pages: Pages per prompt, all alike, for models that take several. Default: 1.
+        prompt_pages: Equal pages per prompt, for models that take several. Default: 1.
 
     Raises:
-        PageError: The page's size is impossible or cannot be determined.
+        PageError: The page's size is impossible or unknown.
         WorkloadError: A size, mode or count is impossible, or two arguments conflict.
     """
     return PageRequest(

@@ -82,8 +82,7 @@ class CacheStep:
 class GrowingCache:
     """Keys and values per layer, `[B, heads, K, head_dim]`, grown by concatenation.
 
-    As `DynamicCache` of transformers 4.46.3, whatever version is installed: later ones also copy
-    the first keys and values.
+    As `DynamicCache` of transformers 4.46.3; later ones also copy the first.
     """
 
     key_cache: list[Tensor] = field(default_factory=list)
@@ -139,7 +138,6 @@ def lengthened(cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
 
 
 def _zeros(held: Tensor, tokens: int) -> Tensor:
-    """`[B, heads, tokens, head_dim]`, like `[B, heads, K, head_dim]`."""
     return held.new_zeros(*held.shape[:2], tokens, held.shape[3])
 
 
@@ -153,15 +151,13 @@ class Architecture(ABC):
         name: On the command line and in reports; `title` is for readers.
         stages: In order; the last is the decode step, if the model decodes.
         modes: Settings of the vision side by name; empty if it reads no pages.
-        text_tokens: Tokens of its usual prompt besides the visual ones, with BOS.
+        text_tokens: Of its usual prompt besides the visual ones, with BOS.
         built_in: Directory of the built-in reference.
-        published_code: SHA-256 of the published model's Python files by name; the repetition of
-            code in a directory of exactly these is declared.
-        routed_expert: Pattern of the paths of a routed expert and below, with groups `experts` and
-            `index`; what runs there depends on the routing.
-        generate: The prompt with which transformers' `generate` runs it; its `fill` is the token
-            that every pass chooses. None if it does not decode, or has `decode_inputs` and
-            `decode_cache`.
+        published_code: SHA-256 of the published Python files by name, whose repetition is declared.
+        routed_expert: Pattern of paths in a routed expert, with groups `experts` and `index`; what
+            runs there depends on the routing.
+        generate: The prompt with which transformers' `generate` runs it, which always chooses its
+            `fill`. None if it does not decode, or has `decode_inputs` and `decode_cache`.
         has_window: Whether its config has a sliding window, which can be switched off.
         closed_forms: None for a model that is only traced.
         left_out_where_unknown: Inputs passed only if the model's forward names them.
@@ -203,7 +199,7 @@ class Architecture(ABC):
         """Notes for a reader of a workload's figures, one line each."""
 
     def warnings_of(self, workload: Any) -> Iterable[str]:
-        """What is odd about a workload that runs, but may not be what was meant."""
+        """What may not be meant about a workload that runs."""
         return ()
 
     # --- its passes
@@ -240,13 +236,13 @@ class Architecture(ABC):
 
     @property
     def decode(self) -> StageScope | None:
-        """The stage that is one decode step, if the model decodes."""
+        """The stage of the decode step, if any."""
         last = self.stages[-1] if self.stages else None
         return last if last is not None and last.role == "decode" else None
 
     @property
     def stage_names(self) -> tuple[str, ...]:
-        """Names of the stages, in order."""
+        """Names of the stages."""
         return tuple(map(attrgetter("name"), self.stages))
 
     def owner_of(self, path: str) -> str | None:

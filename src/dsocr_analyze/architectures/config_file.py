@@ -56,12 +56,11 @@ _LARGEST_INTEGER: Final = 2**31 - 1
 class ConfigKeys:
     """A JSON object of a `config.json`, read key by key; a default of `...` is none.
 
-    ConfigError is raised for what is no object, and for a key that is absent without a default or
-    has a wrong value.
+    ConfigError is raised for what is no object, and for an absent or wrong value.
 
     Args:
         values: The object.
-        where: Its dotted path in the file, empty for the top level.
+        where: Its dotted path in the file.
         since: Why its keys are read, if that depends on another key.
     """
 
@@ -202,10 +201,10 @@ class Fixed:
     """Any value other than `values` changes the computation in a way that is not modelled.
 
     Attributes:
-        values: Those that are modelled; null also means an absent key.
+        values: Null also means an absent key.
         reason: What another value would do, as in "it ...".
         ignored_by_published: Whether the published code ignores the key.
-        counted_by_trace: Whether a trace of other code counts what the key does.
+        counted_by_trace: Whether a trace of other code counts what it does.
     """
 
     values: tuple[JsonValue, ...]
@@ -232,8 +231,8 @@ class KeyTable:
 
     Attributes:
         rules: What a key does, by its path.
-        sections: Paths of the objects whose keys have rules of their own.
-        conditions: Tells which conditions hold for a file.
+        sections: Paths of objects whose keys have rules of their own.
+        conditions: Which conditions hold for a file.
         defaults: Values of missing top-level keys.
         copy: Name of the section that repeats the top level; nothing reads it.
         built: What the published code builds regardless of the file, by section.
@@ -252,7 +251,7 @@ class KeyTable:
         return not own or own in self.sections
 
     def rule(self, path: KeyPath, config: Config, code: Code) -> KeyRule | None:
-        """The rule for the key at `path` of a whole file, read by `code`; None if it is unknown."""
+        """The rule for a key of a whole file, read by `code`; None if it is unknown."""
         if path[0] == self.copy:
             path = path[1:]
             repeated = self.rule(path, config, code) if path else None
@@ -278,16 +277,16 @@ class ConfigFindings:
     """What is wrong with the keys of a config.
 
     Attributes:
-        warnings: Keys that do nothing although they may have been meant to.
-        refusals: Keys whose effect is not modelled, each as the message and whether a trace of
-            other code counts it anyway.
+        warnings: Keys that do nothing.
+        refusals: Keys whose effect is not modelled: messages, and whether a trace of other code
+            counts it anyway.
     """
 
     warnings: tuple[str, ...]
     refusals: tuple[tuple[str, bool], ...]
 
     def check_traced(self, code: Code) -> None:
-        """Raises ConfigError for the first key that a trace of `code` does not count."""
+        """Raises ConfigError for a key that a trace of `code` does not count."""
         for message, is_counted in self.refusals:
             if code == "reference" or not is_counted:
                 raise ConfigError(message)
@@ -326,7 +325,7 @@ def findings_of(config: Config, table: KeyTable, code: Code) -> ConfigFindings:
 def leaves_of(
     section: Config, is_section: Callable[[KeyPath], bool], where: KeyPath = ()
 ) -> Iterator[tuple[KeyPath, JsonValue]]:
-    """Every key at or below a section that is no section itself, with its value."""
+    """Every key in a section that is no section itself, with its value."""
     for key, value in section.items():
         path = (*where, key)
         if isinstance(value, Mapping) and is_section(path):

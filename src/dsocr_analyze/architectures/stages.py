@@ -25,9 +25,9 @@ class StageScope:
 
     Attributes:
         prefixes: Paths of the modules that it owns, with all below them.
-        role: A `vision` stage gets the work of its modules, `prefill` the rest of the prefill
-            pass, `decode` a decode step. One stage is `prefill`, at most one, the last, `decode`.
-        notes: On its figures, for a reader.
+        role: `vision` for the work of its modules; `prefill`, of one stage, for the rest of the
+            prefill pass; `decode`, of the last stage alone, for a decode step.
+        notes: On its figures.
     """
 
     name: str
@@ -48,10 +48,7 @@ def owner_among(stages: Sequence[StageScope], path: str) -> StageScope | None:
 
 @dataclass(frozen=True, slots=True)
 class IncidentalOperators:
-    """Incidental operators without a closed form, for a reason.
-
-    `modules` is a pattern of the paths of modules that call all of them.
-    """
+    """Operators without a closed form; `modules` is a pattern of paths that call them all."""
 
     modules: str
     operators: frozenset[str]
@@ -79,9 +76,8 @@ class PageTotals:
         batch: The prefill pass and all decode steps.
         visual_tokens: Per page.
         seq_len: Tokens per prompt.
-        kv_cache_bytes: Cache of the batch including its last token.
-        decode_step_bytes_read_expected: Bytes read by a step that touches the expected number of
-            routed experts; floats.
+        kv_cache_bytes: Of the batch with its last token.
+        decode_step_bytes_read_expected: With the expected number of routed experts; floats.
         peak_activation_bytes: Most bytes alive in the prefill pass, besides weights and inputs.
     """
 

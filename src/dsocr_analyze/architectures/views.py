@@ -34,8 +34,8 @@ _ROUNDING: Final = 1e-12
 def tokens_per_side(size: int) -> int:
     """Tokens per side of a square view of `size` >= 16 pixels per side: `ceil((size // 16) / 4)`.
 
-    So `infer()` lays out and the encoders yield: the patch convolution (kernel 16, stride 16)
-    floors, and each of the two after SAM (kernel 3, stride 2, padding 1) rounds a half up.
+    The patch convolution (kernel 16, stride 16) floors, and each of the two after SAM (kernel 3,
+    stride 2, padding 1) rounds a half up.
     """
     return -(-(size // 16) // 4)
 
@@ -44,8 +44,7 @@ def tokens_per_side(size: int) -> int:
 class CropRule:
     """How a model crops pages.
 
-    A grid has a code: `(most + 1) * columns + rows`, which is 23 for 2 x 3 of at most 9 tiles and
-    11 for a page that is not cropped.
+    A grid has a code, `(most + 1) * columns + rows`: 23 for 2 x 3 of at most 9 tiles.
 
     Source: `dynamic_preprocess` and `find_closest_aspect_ratio` of the relatives' files.
 
@@ -61,10 +60,7 @@ class CropRule:
 
     @cached_property
     def grids(self) -> tuple[tuple[int, int], ...]:
-        """Every grid (columns, rows), as they are tried: by area.
-
-        The order of equal areas does not matter: no page is nearest to two of them.
-        """
+        """Every grid (columns, rows) by area; no page is nearest to two of one area."""
         grids: tuple[tuple[int, int], ...] = ()
         for area in range(2, self.most + 1):
             for columns in range(1, area + 1):
@@ -75,8 +71,7 @@ class CropRule:
     def grid(self, width: int, height: int) -> tuple[int, int]:
         """Columns and rows of a page's local views; (1, 1) for a page of at most one tile.
 
-        Those whose aspect is nearest in float64; on a tie the later grid wins if the page has more
-        than half of its tiles' pixels.
+        The nearest aspect wins; on a tie, the later grid if the page has more than half its pixels.
         """
         if width <= self.tile and height <= self.tile:
             return (1, 1)
@@ -101,10 +96,9 @@ class CropRule:
         return divmod(codes, self.most + 1)
 
     def codes(self, widths: NDArray[np.int64], heights: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The code of `grid(width, height)` for each of n pages, sides from 1 to `LARGEST_SIDE`.
+        """The codes of n pages' grids, sides from 1 to `LARGEST_SIDE`.
 
-        The few pages midway between two aspects are passed to `grid`; among grids of one aspect,
-        the page's pixels decide.
+        The few pages midway between two aspects are passed to `grid`.
         """
         import numpy as np
 
@@ -140,9 +134,8 @@ class CropRule:
         """Where one aspect ceases to be the nearest and the next begins.
 
         Returns:
-            The middles between neighbours, ascending, and infinity; by cell of an aspect, the first
-            middle that may be above it; cells from 0 to 1, a power of two (products are exact)
-            large enough for a single middle in each.
+            Middles between neighbours, ascending, and infinity; by cell of an aspect, the first
+            middle that may be above it; cells from 0 to 1, a power of two, each of one middle.
         """
         import numpy as np
 
@@ -156,7 +149,7 @@ class CropRule:
     def _tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """By ascending aspect: its grids' codes by area, and the pixels that the larger ones need.
 
-        The last grid of an aspect is repeated up to the largest number of grids.
+        The last grid of an aspect is repeated.
         """
         import numpy as np
 
@@ -183,7 +176,7 @@ class PixelWork(NamedTuple):
 
     Attributes:
         resized: Pixels of both passes of every bicubic resize.
-        viewed: Pixels of all views, which become tensors.
+        viewed: Pixels of all views.
     """
 
     resized: int
@@ -205,14 +198,14 @@ class PageInViews:
 
     @property
     def tokens(self) -> int:
-        """Tokens of them all, without newlines and separators."""
+        """Of them all, without newlines and separators."""
         return self.views * tokens_per_side(self.resolution) ** 2
 
 
 def page_in_views(crop: CropRule, workload: PageWorkload) -> tuple[PageInViews, ...]:
     """The page in each vision call of a workload.
 
-    In a mode that does not crop, the page is squeezed into a view no larger than a tile.
+    Without crops, it is squeezed into a view no larger than a tile.
     """
     local, whole, found = workload.local_views, workload.global_view, []
     if local is not None:

@@ -1,8 +1,8 @@
 """A tape, on which a network's forward, written once, yields all that it costs.
 
-A forward is a function of a tape and tensors, in the vendor's order and with its names. An operator
-is a method of the tape: it notes a kernel record at the running module and returns its output. A
-tensor is a number of elements and a type, alive until Python drops the last reference to it.
+A forward is a function of a tape and tensors, in the vendor's order and with its names. Operators
+are methods of the tape, which note a kernel record at the running module. A tensor is a number of
+elements and a type, alive until Python drops the last reference to it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Size: TypeAlias = Any
 
 
 def maximum(a: Size, b: Size) -> Size:
-    """The larger of both, element by element."""
+    """The larger, element by element."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
     import numpy as np
@@ -59,7 +59,7 @@ def maximum(a: Size, b: Size) -> Size:
 
 
 def minimum(a: Size, b: Size) -> Size:
-    """The smaller of both, element by element."""
+    """The smaller, element by element."""
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
     import numpy as np
@@ -101,8 +101,8 @@ class Operand:
 
     Attributes:
         base: The tensor that owns the memory, if another does.
-        tape: Counts the memory while this object lives; None for a weight, an input, a tensor on
-            the host, or a part of another.
+        tape: Counts the memory while this lives; None for a weight, an input, a tensor on the host,
+            or a part of another.
     """
 
     __slots__ = ("base", "dtype", "n", "nbytes", "tape")
@@ -124,7 +124,7 @@ _NBYTES: Final = attrgetter("nbytes")
 
 
 Description: TypeAlias = tuple[Any, ...]
-"""Elements, type, whether the memory is its own, and base of a tensor; or a tuple of several."""
+"""Elements, type, whether the memory is its own, and base of a tensor; or a tuple of these."""
 
 
 def described(output: Any) -> Description:
@@ -159,9 +159,9 @@ class Tape:
     """Runs forwards, and notes what they run, need and hold.
 
     Args:
-        dtype: Type of weights and features.
-        stages: Name of the stage that begins at a module's path.
-        stage: Name of the stage of everything else.
+        dtype: Of weights and features.
+        stages: Names of stages by the path at which each begins.
+        stage: The stage of everything else.
         records: Whether to note more than memory.
         weights: Whether to note parameters.
         spans: What calls left on other tapes of this type.
@@ -169,8 +169,8 @@ class Tape:
     Attributes:
         path: Of the running module.
         kernels: One record per operator, with the number of equal calls.
-        calls: Path and stage of every module call, with the number of equal calls.
-        weights: Module path, name and elements of every parameter, as often as it is used.
+        calls: Path and stage of module calls, with the number of equal ones.
+        weights: Path, name and elements of parameters, as often as they are used.
         savings: Multiply-accumulates that causal kernels may skip.
         alive: Bytes of all tensors alive.
         peak: The most bytes alive so far, and the module that first reached them.
@@ -279,7 +279,7 @@ class Tape:
     def turns(self, count: Size) -> Iterator[Size]:
         """Equal turns: the first is noted for all; the last meets what others left alive.
 
-        Yields how many turns are skipped before each.
+        Yields how many are skipped before each.
         """
         times = self._times
         self._times = times * count
@@ -344,7 +344,7 @@ class Tape:
         return Operand(n, self.dtype)
 
     def hold(self, *tensors: Operand | None) -> None:
-        """Marks names that the vendor's code keeps up to here, so that they stay alive."""
+        """Marks names that the vendor's code keeps alive up to here."""
 
     def derived(
         self,
@@ -356,7 +356,7 @@ class Tape:
     ) -> Size:
         """A size that is no polynomial of others; formulas say `name`, with the sizes for `{}`.
 
-        It never exceeds `most`; without it, the function grows with each size.
+        Without `most`, the function grows with each size.
         """
         return function(*sizes)
 
@@ -397,10 +397,7 @@ class Tape:
         kind: Kind = "elementwise",
         into: Operand | None = None,
     ) -> Operand:
-        """An elementwise operator of `flops` per output element.
-
-        Its number of elements and type are the first input's unless given.
-        """
+        """An elementwise operator of `flops` per output element, by default as the first input."""
         n = inputs[0].n if n is None else n
         dtype = inputs[0].dtype
         output = output or dtype

@@ -1,7 +1,7 @@
-"""What each module of a forward costs, as formulas and numbers, and how people write these.
+"""What modules of a forward cost, as formulas and numbers, and how people write these.
 
-A size is a polynomial that knows its value for one workload. Values decide how a forward runs, and
-what it asks of them is noted: a formula holds where the answers are the same.
+A size is a polynomial that knows its value for one workload. What a forward asks of values is
+noted: a formula holds where the answers are the same.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class ModuleCall:
         own: Work of its own operators, in the order of their first calls.
         own_params: Its own parameters.
         peak_bytes: The most bytes alive during the call beyond those before it.
-        cache_bytes: Bytes of keys and values that it returns.
+        cache_bytes: Of keys and values that it returns.
         decisions: What its own forward asked of sizes.
     """
 
@@ -215,7 +215,7 @@ class ModuleCall:
 
     @property
     def called(self) -> list[Child]:
-        """Its children, but for those that exist without being called."""
+        """Its children that are called."""
         return [each for each in self.children if each.times is not None]
 
     @cached_property
@@ -244,7 +244,7 @@ class ModuleCall:
 
     @cached_property
     def params(self) -> Size:
-        """Parameters of the module and those below."""
+        """Of the module and those below."""
         below = {each.name: each.copies * each.call.params for each in self.children}
         return _sum([*self.own_params.values(), *below.values()])
 
@@ -279,7 +279,7 @@ class FormulaTape(Tape):
         *inputs: Inputs.args,
         **options: Inputs.kwargs,
     ) -> Output:
-        """Calls a child, which has figures of its own."""
+        """Calls a child with figures of its own."""
         path = f"{self.path}.{name}".strip(".")
         outer, times, alive, most = self._module, self._times, self.alive, self._most_bytes
         self._module = module = ModuleCall(path)
@@ -471,7 +471,7 @@ def _rank(name: str) -> tuple[int, str]:
 def conditions(asked: Iterable[Decision], relations: Relations = ()) -> list[str]:
     """What must hold for formulas of a forward that asked this of its sizes.
 
-    Whether a size is one is left out: it decides about copies alone.
+    Whether a size is one decides about copies alone, and is left out.
     """
     held = {
         _compared(each, relations)

@@ -128,8 +128,8 @@ def bicubic(t: Tape, grid: Operand, source: int, target: int, d: int) -> Operand
     """`[d, source, source] -> [d, target, target]`, antialiased; fp32 in, the model's type out.
 
     One dimension after another, last first, 2 FLOPs per tap of a window of 2 h + 1 with
-    `h = ceil(2 max(1, source / target))` (ATen, `_upsample_bicubic2d_aa`). An upper bound: the
-    filter is `4 max(1, source / target)` wide (Keys 1981); taps outside weigh nothing.
+    `h = ceil(2 max(1, source / target))` (ATen, `_upsample_bicubic2d_aa`). An upper bound: taps
+    outside a filter of `4 max(1, source / target)` (Keys 1981) weigh nothing.
     """
     half = max(2, t.derived("ceil({} / {})", ceil_div, 2 * source, target))
     flops = 2 * (2 * half + 1) * d * target * (source + target)

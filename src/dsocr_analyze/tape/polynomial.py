@@ -234,7 +234,7 @@ def worth_comparing(sizes: Iterable[Size]) -> tuple[Polynomial, ...]:
 
 
 def _is_covered(size: Polynomial, by: Polynomial) -> bool:
-    """Whether each term that `by` lacks is a factor of more of its terms, the rest at least 1."""
+    """Whether each term that `by` lacks divides more of its terms, the rest at least 1."""
     difference = Polynomial.sum([by, -size])
     lacking = [_within(m, a) for m, a in difference.terms.items() if a < 0]
     if not lacking:

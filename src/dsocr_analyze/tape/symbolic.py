@@ -122,7 +122,7 @@ class SymbolicTape(Tape):
     ) -> list[Operand]:
         """The outputs of equal children, of which the last meets those of the others.
 
-        Levels of children that may not exist count only where they do.
+        Levels of children count only where they exist.
         """
         count = stop - start
         if isinstance(count, int):

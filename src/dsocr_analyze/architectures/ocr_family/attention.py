@@ -110,8 +110,8 @@ def _eager(
 ) -> tuple[Operand, Operand]:
     """`softmax(q k^T / sqrt(D) + mask) v`, `[B, T, H, D]`, and its weights.
 
-    With several sequences and heads, a product first copies a factor that is no batch of matrices
-    in memory: those of a prompt, and a key shared by all heads.
+    With several sequences and heads, a product first copies factors that are no batches of matrices
+    in memory: a prompt's, and a key shared by all heads.
     """
     B, T, K, H, kv, D = p.B, p.T, p.keys, c.heads, c.kv_heads, c.head_dim
     is_prompt, is_apart, is_repeated = not p.past, H > 1 and B > 1, H > kv > 1

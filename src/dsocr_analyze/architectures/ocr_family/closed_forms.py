@@ -84,10 +84,9 @@ class ClosedForms:
     # --- dimensions
 
     def dimensions(self, config: Config, code: Code = "reference") -> ModelDimensions:
-        """Dimensions of the model that code builds from a config.
+        """Dimensions of the model that code builds; that of others, as the reference would.
 
-        Code of others is assumed to read what the reference reads. Raises ConfigError for a file
-        that describes no model, or one that is not modelled.
+        Raises ConfigError for a file that describes no model, or one that is not modelled.
         """
         for message, _ in findings_of(config, self.model.config_table, code).refusals:
             raise ConfigError(message)
@@ -109,10 +108,9 @@ class ClosedForms:
     def repeats(self, dimensions: ModelDimensions) -> Callable[[str], str | None]:
         """Maps the path of a module to a name that it shares with those that are alike.
 
-        These do the same work on equal arguments in the built-in reference and in the published
-        files, which a trace of every module confirms in the tests: SAM's blocks of the same kind of
-        attention, the second encoder's layers, the decoder's dense layers, its MoE layers, and
-        routed experts. What else is in a layer repeats with it.
+        These do the same work on equal arguments in the reference and in the published files: SAM's
+        blocks of a kind, the second encoder's layers, the decoder's dense layers, its MoE layers,
+        and routed experts. What else is in a layer repeats with it.
         """
 
         def name(path: str) -> str | None:
@@ -142,7 +140,7 @@ class ClosedForms:
     def compose(
         self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype, flash_attention: bool
     ) -> Composition:
-        """The figures of a workload; raises ConfigError for a part without a closed form."""
+        """The figures of a workload; raises ConfigError for what has no closed form."""
         c.decoder.check_positions(workload.seq_len, workload.max_new_tokens)
         if flash_attention:
             self.model.check_flash(c)
@@ -219,8 +217,8 @@ class ClosedForms:
     ) -> tuple[Kernel, ...]:
         """The records of an expected decode step over caches of `cached` tokens.
 
-        As those of `compose`, but a batch runs the experts that independent choices touch, rounded
-        to a whole number. If the new token `overwrites` one of a full window, `cached` excludes it.
+        A batch runs the experts that independent choices touch, rounded. A token that the new one
+        `overwrites` in a full window is not among the `cached`.
         """
         experts = experts_touched(batch, c.decoder, dtype)
         touched = None if experts is None else round(experts.expected)
@@ -235,7 +233,7 @@ class ClosedForms:
         flash_attention: bool = False,
         **sizes: Size,
     ) -> PageTotals:
-        """The closed forms of many workloads at once, of `sizes` as in `totals.page_totals`."""
+        """The closed forms of many workloads, of `sizes` as in `totals.page_totals`."""
         # Few runs need it, and the import takes time.
         from dsocr_analyze.architectures.ocr_family.totals import page_totals
 

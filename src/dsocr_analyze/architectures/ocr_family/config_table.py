@@ -367,7 +367,7 @@ def key_table(own: Rules, built: Mapping[str, Config]) -> KeyTable:
     """Every key a relative knows.
 
     Args:
-        own: Keys of its vision side, and those that do something else than in other relatives.
+        own: Keys of its vision side, and of what it does unlike others.
         built: What its published code builds regardless of the file, by section.
     """
     named = _DECODER | _NOT_MODELLED

@@ -146,7 +146,7 @@ def _layer(
 def latent_attention(
     t: Tape, x: Operand, mask: Operand | None, p: Pass, c: DecoderDimensions
 ) -> tuple[Operand, ...]:
-    """`DeepseekV2Attention`: `[B, T, d]`, and what the layer keeps: latents, keys, tables.
+    """`DeepseekV2Attention`: `[B, T, d]`, and what the layer keeps.
 
     The up-projection `[W_k; W_v]` multiplies queries and results; its module is never called.
     """
@@ -215,7 +215,7 @@ def _rotated_pairs(
 ) -> tuple[Operand, ...]:
     """Rotates the queries' rotary part and the shared key; also returns the kept tables.
 
-    More than one pair of features is copied into halves first.
+    Several pairs of features are copied into halves first.
     """
     n, H, P = p.tokens, c.heads, c.qk_rope_head_dim
     tables, frequencies = t.call("rotary_emb", rotary_embedding, p.keys, c)
@@ -258,7 +258,7 @@ def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Ope
 
 
 def _joined(t: Tape, nope: Operand, pe: Operand, rows: Size, c: DecoderDimensions) -> Operand:
-    """Queries or keys of n H rows from their parts; the shared rotary key is read once."""
+    """Queries or keys from their parts; the shared rotary key is read once."""
     joined = t.empty(rows * c.head_dim, t.dtype)
     t.move("copy", nope, into=joined)
     t.move("copy", pe, n=rows * c.qk_rope_head_dim, into=joined)
@@ -317,11 +317,7 @@ def _inverse(t: Tape, x: Operand) -> Operand:
 
 
 def _yarn_frequencies(t: Tape, half: int) -> tuple[Operand, ...]:
-    """YaRN's blend of kept and interpolated frequencies (Peng et al. 2023, eq. 17 to 23).
-
-    Returns:
-        The blend; then what the published code holds until its tables exist.
-    """
+    """YaRN's blend (Peng et al. 2023, eq. 17 to 23), then what is held until its tables exist."""
     kept = _inverse(t, _yarn_periods(t, half))
     interpolated = _inverse(t, t.map("mul", _yarn_periods(t, half)))
     kept_share = t.map("rsub", t.move("transfer", _yarn_ramp(t, half)))
@@ -387,8 +383,8 @@ def _gate(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> tuple[Operand, 
 def _selected(t: Tape, scores: Operand, n: Size, c: DecoderDimensions) -> tuple[Operand, ...]:
     """Indices and scores of the top k, and what else the router holds to its end.
 
-    A group ranks by its best score ("group_limited_greedy") or the sum of its best two, with a bias
-    that the final scores lack ("noaux_tc").
+    Groups rank by their best score ("group_limited_greedy") or two, biased unlike the final ones
+    ("noaux_tc").
     """
     E, k, groups = c.n_routed_experts or 0, c.num_experts_per_tok, c.n_group
     if c.topk_method == "greedy":

@@ -110,14 +110,14 @@ class ProjectorDimensions:
     """Projector (`MlpProjector`), `projector_config`.
 
     Attributes:
-        input_dim: Input features; (high, low) for `hybrid_split_feature_mlp_gelu`.
+        input_dim: Features; (high, low) for `hybrid_split_feature_mlp_gelu`.
         n_embed: Output features.
         depth: Linear layers of the MLP.
         mlp_ratio: Hidden width over `n_embed`, if it downsamples.
         downsample_ratio: Tokens per side that become one, if it downsamples.
         channel_div: Share of the high features in `n_embed`, if it splits features.
-        token_pooling: Whether a linear layer pools 2 x 2 tokens into one first.
-        conv_fusion: Whether a fusion layer adds the high features to the low ones.
+        token_pooling: Whether 2 x 2 tokens are pooled into one first.
+        conv_fusion: Whether high features are added to low ones first.
     """
 
     projector_type: str
@@ -210,10 +210,10 @@ class DecoderDimensions:
 
     Attributes:
         hidden_size: Features per token.
-        kv_heads: Key and value heads; `heads` if `use_mla`.
+        kv_heads: Of keys and values; `heads` if `use_mla`.
         head_dim: Features per head; of a query or key if `use_mla`.
         use_mla: Latent attention (`DeepseekV2Attention`) instead of `LlamaAttention`.
-        rope_scaling: How rotary frequencies are stretched, `linear`, `dynamic` or `yarn`, if so.
+        rope_scaling: `linear`, `dynamic`, `yarn` or None.
         q_lora_rank: Rank of the queries' latent; None for a direct projection.
         kv_lora_rank: Rank of the keys' and values' latent.
         qk_rope_head_dim: Rotary features per head.
@@ -222,11 +222,10 @@ class DecoderDimensions:
         moe_intermediate_size: Hidden width of one expert.
         n_shared_experts: Experts that every token passes, fused into one MLP.
         moe_layer_freq: Every this many layers, one is MoE.
-        n_group: Groups of experts, where the method has some.
-        topk_group: Groups that a token may choose from.
+        topk_group: Groups that a token may choose from, of `n_group`.
         masks_steps: Whether a decode step adds a mask to its scores.
-        sliding_window: Generated tokens that a decode step attends to, its own among them, and that
-            the cache keeps; None for all.
+        sliding_window: Generated tokens that a decode step attends to and the cache keeps, its own
+            among them; None for all.
     """
 
     vocab_size: int
@@ -306,8 +305,7 @@ class DecoderDimensions:
     def check_positions(self, seq_len: Size, max_new_tokens: Size) -> None:
         """Raises ConfigError for "dynamic" positions beyond the trained length, if not modelled.
 
-        Plain attention would recompute frequencies in each layer, and latent attention that rotates
-        2 dimensions would divide by zero.
+        Plain attention recomputes frequencies in each layer; 2 latent ones divide by zero.
         """
         trained = self.max_position_embeddings
         divides_by_zero = self.use_mla and self.qk_rope_head_dim == 2
@@ -338,7 +336,7 @@ class DecoderDimensions:
 
     @property
     def expert_params(self) -> int:
-        """Parameters of one routed expert: its gate, up and down projections."""
+        """Of one routed expert."""
         return 3 * self.hidden_size * self.moe_intermediate_size
 
     @property
@@ -348,7 +346,7 @@ class DecoderDimensions:
 
 
 def _multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
-    """Fields of `LlamaAttention`: heads share keys and values evenly, rotary features pair up."""
+    """Fields of `LlamaAttention`."""
     hidden_size = keys.integer("hidden_size", most=LARGEST_WIDTH)
     heads = keys.integer("num_attention_heads")
     kv_heads = keys.integer_or_null("num_key_value_heads") or heads
@@ -369,7 +367,7 @@ def _multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _latent_attention(config: Config) -> dict[str, Any]:
-    """Fields of `DeepseekV2Attention`: a head consists of its rotary and its other features."""
+    """Fields of `DeepseekV2Attention`."""
     keys = ConfigKeys(config, since="'use_mla' is true")
     heads = keys.integer("num_attention_heads")
     rope = keys.integer("qk_rope_head_dim", most=LARGEST_WIDTH)
@@ -388,7 +386,7 @@ def _latent_attention(config: Config) -> dict[str, Any]:
 
 
 def _experts(keys: ConfigKeys) -> dict[str, Any]:
-    """Fields of `DeepseekV2MoE` and `MoEGate`; a dense decoder needs none of its keys."""
+    """Fields of `DeepseekV2MoE` and `MoEGate`; none of a dense decoder."""
     experts = keys.integer_or_null("n_routed_experts", most=_MOST_EXPERTS)
     if experts is None:
         return {}
@@ -448,7 +446,7 @@ class ModelDimensions:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for a reader of the model's figures."""
+        """Notes on the model's figures."""
         decoder = self.decoder
         if decoder.masks_steps or decoder.use_mla:
             return ()
@@ -462,8 +460,8 @@ class ModelDimensions:
     def step_cuts(self, seq_len: int) -> tuple[int, ...]:
         """Decode steps, from 0, from which the work changes in kind.
 
-        Beyond the trained length, "dynamic" positions recompute rotary tables (step i reaches
-        `seq_len + i + 1` positions); once a sliding window is full, the cache no longer grows.
+        Beyond the trained length, which step i reaches with `seq_len + i + 1` positions, "dynamic"
+        ones are computed anew; with a full window, the cache no longer grows.
         """
         decoder, cuts = self.decoder, []
         if decoder.rope_scaling == "dynamic":
@@ -476,10 +474,9 @@ class ModelDimensions:
 def check_projector(
     projector: ProjectorDimensions, features: int, origin: str, decoder: DecoderDimensions
 ) -> None:
-    """Raises ConfigError for a projector that does not fit between encoders and decoder.
+    """Raises ConfigError for a projector that does not map `features` to the decoder's width.
 
-    It must take `features` per token, from an `origin` that the message names, and return as many
-    tokens of the decoder's width.
+    The message names the features' `origin`.
     """
     for key, width, fitting, whose in (
         ("input_dim", projector.input_dim, features, origin),

@@ -146,11 +146,7 @@ class FamilyMember(OcrModel, Architecture):
         ]
 
     def warnings_of(self, workload: PageWorkload) -> Iterator[str]:
-        """What is odd about the sizes of a workload's views, one line each.
-
-        A side that is no multiple of 64 pixels loses pixels or pads tokens; a global view smaller
-        than a local view was probably swapped with it.
-        """
+        """What is odd about the sizes of a workload's views, one line each."""
         base, image = workload.base_size, workload.image_size
         sizes = {"image_size": image}
         if workload.crop_mode:
@@ -179,8 +175,8 @@ class FamilyMember(OcrModel, Architecture):
     ) -> ForwardInputs:
         """Keyword arguments of the model's forward for one prefill pass, without the cache.
 
-        The prompt is BOS, the visual tokens, the text. Pixels are zero, and fp32, where there is no
-        view, which the model's code finds by their sum. Grids stay on the CPU, as in `infer()`.
+        The prompt is BOS, the visual tokens, the text. Where there is no view, pixels are zero, and
+        fp32. Grids stay on the CPU, as in `infer()`.
         """
         import torch
 
@@ -209,10 +205,7 @@ class FamilyMember(OcrModel, Architecture):
     def decode_inputs(
         self, device: torch.device, workload: PageWorkload, cached: int
     ) -> ForwardInputs:
-        """Keyword arguments of a decode step over `cached` tokens, without the cache.
-
-        The images, which `generate` passes as well, are ignored for a single new token.
-        """
+        """Keyword arguments of a decode step over `cached` tokens, without the cache and images."""
         given = _tokens(device, workload.batch_size, cached + 1)
         last = {
             "input_ids": given["input_ids"][:, -1:],

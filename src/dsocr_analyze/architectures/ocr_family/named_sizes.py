@@ -32,8 +32,8 @@ class Part:
     Attributes:
         name: That of its stage, or `decoder`.
         dimensions: With names for numbers.
-        values: By name, including the names of relations.
-        relations: What formulas are rewritten with: a product of names, and what it is.
+        values: By name.
+        relations: Products of names, and what formulas have instead.
     """
 
     name: str

@@ -1,10 +1,8 @@
 """A relative of DeepSeek-OCR, and its passes on tapes: a page, its views, the decoder and its head.
 
-Relatives share SAM, the projector and the decoder; an `OcrModel` says what distinguishes one.
-
 Source: `DeepseekOCRModel.forward`, `DeepseekOCRForCausalLM.forward` (`modeling_deepseekocr.py`) and
-the relatives'. Like the vendor's names, the attributes here hold what a page has left until the
-next page replaces it, and the last one's until the decoder has finished.
+the relatives'. Like the vendor's names, attributes here hold what a page has left until the next
+page replaces it, and the last one's until the decoder has finished.
 """
 
 from __future__ import annotations
@@ -80,10 +78,7 @@ ROUTED_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+
 
 @dataclass(slots=True)
 class ViewFeatures:
-    """What a vision call leaves: features of SAM and a second encoder, and the projector's tokens.
-
-    The tokens are finally laid out.
-    """
+    """What a vision call leaves: features of SAM and a second encoder, and tokens."""
 
     spatial: Operand | None = None
     semantic: Operand | None = None
@@ -127,10 +122,10 @@ class OcrModel(ABC):
         *,
         is_served: bool = False,
     ) -> None:
-        """The vision stages in one call.
+        """The vision stages in one call, on a tape in the model's own forward.
 
         Args:
-            t: A tape in the model's own forward.
+            t: The tape.
             features: What the call before has left, replaced name by name.
             pixels: Of the views, `[N, 3, R, R]`.
             view: The views.
@@ -231,7 +226,7 @@ def pixels_of(t: Tape, view: ViewBatch, pages: int = 1) -> Operand:
 def inputs_bytes(workload: PageWorkload, dtype: Dtype) -> int:
     """Bytes of pixels, token ids, positions, both masks and the crop grid.
 
-    A blank fp32 patch replaces local views if there are none.
+    A blank fp32 patch stands for no local views.
     """
     pages = workload.prompt_pages
     page = workload.seq_len * (3 * INT64.nbytes + BOOL.nbytes)
@@ -286,8 +281,7 @@ def prefill(
 ) -> tuple[Tape, int]:
     """The tape of a prefill pass, and the bytes of keys and values that it leaves.
 
-    Under a debugger or tracer, it `is_compared` with another one; raises RuntimeError if
-    something such as a debugger kept tensors alive.
+    Under a tracer it `is_compared` with another; raises RuntimeError if tensors were kept alive.
     """
     is_traced = is_compared and sys.gettrace() is not None
     spans = {} if is_traced or not is_compared else _spans(model, c, dtype)
@@ -356,7 +350,7 @@ def page_with(model: OcrModel, sizes: ViewSizes) -> PageWorkload:
 
 @lru_cache
 def owned_params(model: OcrModel, c: ModelDimensions) -> tuple[Mapping[str, int], Parameters]:
-    """The parameters of the model, as any page's prefill pass declares them, by stage and all."""
+    """Parameters, as any page's prefill pass declares them, by stage and all."""
     page = page_with(model, (*3 * (model.base_size,), 1, 1))
     t, _ = prefill(model, c, page, BFLOAT16, flash=False)
     by_stage: dict[str, int] = {}

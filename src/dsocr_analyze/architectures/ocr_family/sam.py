@@ -136,8 +136,8 @@ def position_terms(
 ) -> tuple[Operand, Operand]:
     """`q R_h` and `q R_w`, `[N, H, g g, g]` each (`add_decomposed_rel_pos`).
 
-    A product copies the queries, whose own axis comes first; for columns only if the heads are not
-    next to the batch. Both are copied to the layout of the scores.
+    A product copies the queries, for columns only if the heads are not next to the batch. Both are
+    copied to the layout of the scores.
     """
     H, D = c.heads, c.width // c.heads
     is_many, is_strided = H > 1 or N > 1, H > 1 and not N > 1

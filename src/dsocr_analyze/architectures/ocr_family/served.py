@@ -1,9 +1,9 @@
 """A relative as a serving engine runs it, on a tape.
 
-The encoders run as in the model's own code: engines neither compile them nor capture them in graphs
-(`vllm/model_executor/models/deepseek_ocr.py`). Each prompt runs alone, a step runs all sequences,
-as the fused kernels in `FUSIONS`. These do the matrix work of what they replace, except for logits
-that nobody reads and tables of angles; they save bytes and launches.
+Engines neither compile nor capture the encoders, which run as in the model's own code
+(`vllm/model_executor/models/deepseek_ocr.py`). A prompt runs alone, a step runs all sequences, as
+the fused kernels in `FUSIONS`, which do the matrix work of what they replace, except for logits
+that nobody reads and tables of angles.
 
 B is sequences, T new tokens and K keys of each, integers or arrays; n is tokens, d the width.
 
@@ -138,16 +138,13 @@ class Served:
     @staticmethod
     @cache
     def quantizable_params(c: ModelDimensions) -> int:
-        """Weights that engines quantize: linears of the decoder's layers, but no routers."""
+        """Weights that engines quantize: the layers' linears, but no routers."""
         t = Tape(BFLOAT16)
         decoder(t, t.input(c.decoder.hidden_size, t.dtype), Pass(1, 1, flash=True), c.decoder)
         return sum(n for path, name, n in t.weights if path.endswith("_proj") and name == "weight")
 
     def activation_bytes(self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype) -> Size:
-        """Peak of a prefill pass besides weights, inputs and logits, of which engines keep a row.
-
-        `text_tokens` may be an array.
-        """
+        """Peak of a prefill pass besides weights, inputs and logits, for one length or many."""
         B, T = workload.batch_size, cast("Size", workload.seq_len)
         page = replace(workload, text_tokens=1, max_new_tokens=1)
         views, left = self._bytes_of_views(c, page, dtype)
@@ -189,10 +186,10 @@ def _bytes_of_layers(c: ModelDimensions, B: int, T: Size, dtype: Dtype) -> Size:
 
 
 def _fused(t: Tape, B: Size, T: Size, K: Size, c: DecoderDimensions, cache_bits: int) -> None:
-    """The decoder, for T new tokens in each of B sequences.
+    """The decoder, for T new tokens in each of B sequences; equal parts are noted once for all.
 
-    Equal parts of layers are noted once for all, so attention comes first. Logits are of each
-    sequence's last position (`LogitsProcessor`); the largest, as fp32, is taken (`Sampler`).
+    Logits are of each sequence's last position (`LogitsProcessor`); the largest, as fp32, is taken
+    (`Sampler`).
     """
     n, d, mixed, V = B * T, c.hidden_size, c.moe_layers, c.vocab_size
     x = embedding(t, t.input(n, INT64), V, d)
@@ -220,10 +217,10 @@ def fused_add_rms_norm(t: Tape, x: Operand, n: Size, d: int) -> Operand:
 def _attention(
     t: Tape, x: Operand, B: Size, T: Size, K: Size, c: DecoderDimensions, cache_bits: int
 ) -> Operand:
-    """Queries and keys are rotated in place by one table row per token (`RotaryEmbedding`).
+    """Queries and keys are rotated in place by a table row per token (`RotaryEmbedding`).
 
-    Keys and values go to cache pages (`reshape_and_cache_flash`), from which attention reads those
-    of all K tokens (PagedAttention, Kwon et al. 2023; `Attention`).
+    Keys and values go to cache pages (`reshape_and_cache_flash`), from which all K are read
+    (PagedAttention, Kwon et al. 2023; `Attention`).
     """
     n, d, H, kv, D = B * T, c.hidden_size, c.heads, c.kv_heads, c.head_dim
     width, bias = (H + 2 * kv) * D, c.attention_bias

@@ -285,8 +285,8 @@ class _Costs(NamedTuple):
     def without_steps(self, look: ViewsCost, text: Size, B: Size) -> list[Size]:
         """What does not depend on the number of decode steps.
 
-        Visual tokens, tokens of the prompt, expected bytes read by a step, most bytes alive, work
-        of the prefill pass and of a step, and what `_steps` says.
+        Visual tokens, prompt tokens, expected bytes read by a step, most bytes alive, work of the
+        prefill pass and of a step, and what `_steps` says.
         """
         T = look.visual_tokens + text
         *prompts, layers, head = self._prompts(B, T)
@@ -476,9 +476,7 @@ def _distinct_rows(sizes: Sequence[Size]) -> tuple[list[Size], Size]:
 def looked_up(function: Callable[..., list[Size]], *sizes: Size) -> list[Size]:
     """The columns of `function(*sizes)`, run once per distinct combination if these are few.
 
-    Args:
-        function: Works on integers or arrays, element by element.
-        sizes: Integers, and arrays of equal length.
+    It works on integers, and arrays of equal length, element by element.
     """
     arrays = [each for each in sizes if not isinstance(each, int)]
     if not arrays or any(each.dtype.kind == "O" for each in arrays):

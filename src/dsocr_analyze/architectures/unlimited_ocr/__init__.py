@@ -106,9 +106,9 @@ class _UnlimitedOCR(DeepSeekOCR):
         return off
 
     def decode_cache(self, cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
-        """The cache that a decode step finds, with the window's state where there is a window.
+        """The cache that a decode step finds, with the window's state.
 
-        Source: `SlidingWindowLlamaAttention` (`modeling_deepseekv2.py`), which stores the prompt's
+        Source: `SlidingWindowLlamaAttention` (`modeling_deepseekv2.py`), which keeps the prompt's
         length and the slot to overwrite next on the cache, by layer.
         """
         noted = getattr(cache, "_prefill_length", None)
