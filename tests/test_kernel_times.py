@@ -168,6 +168,10 @@ class TestWeightTypes:
         ]
         assert cached == sorted(cached, reverse=True)
         assert len({*cached}) == 3
+        # Outputs have 16 bits whatever the weights have.
+        wide = [timed.gemm_seconds(10**4, 10**4, 1, dtype=half, weights_dtype=each, cold=True)
+                for each in (None, "int4")]  # fmt: skip
+        assert wide[1] == pytest.approx(wide[0], rel=0.02)
         # They are multiplied in 16 bits: with many rows that is what takes the time.
         many = products(timed, half, "int4", 16384)
         assert many == pytest.approx(products(timed, half, None, 16384), rel=0.1)

@@ -264,6 +264,8 @@ def microseconds(span):
         # A value that the host waits for: launched at 10 and 20 us, the product ends at 110, the
         # sum at 115. The host has it at 135 and launches the last product at 145.
         ([[product("a"), summed("b"), product("c")]], [(205, 20, 20)]),
+        # At the end of a stage nothing is left of it to wait: the next one does.
+        ([[product("a"), summed("b")], [product("c")]], [(105, 0, 10), (100, 30, 0)]),
         # Whether an image is blank is waited for; a router's sum stays on the GPU.
         ([[summed("model", 1, "bfloat16"), product("model.layers.0")]], [(105, 20, 20)]),
         ([[summed("model.layers.1.mlp.gate", 1, "float32"), product("model.layers.2")]],

@@ -184,10 +184,10 @@ def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSec
     flops = np.array([2.0 * kernel.work.macs for kernel in kernels])
     rates = np.array([1e12 * peaks.tflops(kernel.dtype) for kernel in kernels])
     moved = np.array([float(kernel.work.bytes_moved) for kernel in kernels])
-    errors = []
-    for name, dtype in map(cpu.family, kernels):
-        found = cpu.families[name, dtype]
-        errors.append(KindError(f"{name}.{dtype}", found.p90, False, False))
+    errors = [
+        KindError(".".join(family), cpu.families[family].p90, extrapolated=False, assumed=False)
+        for family in map(cpu.family, kernels)
+    ]
     compute, memory = flops / rates, moved / (peaks.bandwidth_gb_s * 1e9)
     # The peaks are the highest rates among measured kernels: whatever is faster is at the peak.
     streamed = np.where(moved > cpu.CACHED_BYTES, memory, 0.0)

@@ -218,10 +218,8 @@ class _ServedTimes(PageTimes):
         self._served, prefill = served, np.zeros(len(pages))
         self._prompt, self._fixed_bytes = np.zeros((2, len(pages)), np.int64)
         self._passes: list[tuple[Integers, Integers, Mapping[str, Duration]]] = []
-        for number, kind in enumerate(pages.kinds):
-            rows = np.flatnonzero(pages.kind == number)
-            if not len(rows):
-                continue
+        for number in np.unique(pages.kind).tolist():
+            kind, rows = pages.kinds[number], np.flatnonzero(pages.kind == number)
             distinct, place = np.unique(pages.text_tokens[rows], return_inverse=True)
             text: Size = distinct
             prompts = kind.visual_tokens + distinct
