@@ -480,7 +480,12 @@ def test_with_and_without_a_sliding_window_are_two_settings(capsys, pages):
 
 
 @pytest.mark.parametrize(
-    "result", [("--batch-size", 2), ("--format", "json", "--mode", "all", "--strict")]
+    "result",
+    [
+        ("--batch-size", 2),
+        ("--format", "json", "--mode", "all", "--strict"),
+        ("--gpu", "l40s", "--deadline", "2h", "--concurrency", 4),
+    ],
 )
 def test_sweep_with_a_list_of_pages_does_the_same(capsys, pages, result):
     arguments = (pages, "--text-tokens", 20, "--max-new-tokens", 30, "--use-flash-attn", "0,1")

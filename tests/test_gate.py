@@ -341,55 +341,58 @@ def test_a_seeded_mistake_heads_the_difference(name, values, module):
     assert shares == sorted(shares, reverse=True)
 
 
-class TestUpdating:
-    BEGIN = "[tool.dsocr-analyze.check.workloads.page]"
-    TEXT = (
-        f"# mine, with\ttabs\n[project]  # kept\nname = 'x'\n\n{BEGIN}\npage = '800x600' # also\n"
-        "max_new_tokens = 5\n\n[[tool.dsocr-analyze.check.workloads.page.budgets]]\n"
-        "key = 'total.flops'   # aligned\nmax = 1_000 # too few\n\n[tool.other]\nlist = [\n 1,\n]\n"
-    )
+BEGIN = "[tool.dsocr-analyze.check.workloads.page]"
+TEXT = (
+    f"# mine, with\ttabs\n[project]  # kept\nname = 'x'\n\n{BEGIN}\npage = '800x600' # also\n"
+    "max_new_tokens = 5\n\n[[tool.dsocr-analyze.check.workloads.page.budgets]]\n"
+    "key = 'total.flops'   # aligned\nmax = 1_000 # too few\n\n[tool.other]\nlist = [\n 1,\n]\n"
+)
 
-    def updated(self, text, report, baseline=None):
-        """The text with its new limits, and the workload in it."""
-        counted = Counted(report, baseline, is_compared=baseline is not None)
-        workload = budgets_in(text, "pyproject.toml", is_pyproject=True)["page"]
-        edits = {"page": edits_of(workload, report, judge(workload, counted))}
-        new = edited(text, "pyproject.toml", edits, is_pyproject=True)
-        workload = budgets_in(new, "pyproject.toml", is_pyproject=True)["page"]
-        assert judge(workload, counted).outcome == "passed"
-        return new, workload
 
-    @pytest.mark.parametrize("end", ["\n", "\r\n"])
-    def test_everything_else_and_what_is_kept_stays_as_it_is(self, report, end):
-        text = self.TEXT.replace("\n", end)
-        assert self.updated(text, report)[0] == text.replace("1_000", str(report.total.flops))
-        kept = text.replace("1_000", "9e15")
-        assert self.updated(kept, report)[0] == kept
+def updated(text, report, baseline=None):
+    """The text with its new limits, and the workload in it."""
+    counted = Counted(report, baseline, is_compared=baseline is not None)
+    workload = budgets_in(text, "pyproject.toml", is_pyproject=True)["page"]
+    edits = {"page": edits_of(workload, report, judge(workload, counted))}
+    new = edited(text, "pyproject.toml", edits, is_pyproject=True)
+    workload = budgets_in(new, "pyproject.toml", is_pyproject=True)["page"]
+    assert judge(workload, counted).outcome == "passed"
+    return new, workload
 
-    @pytest.mark.parametrize(
-        "text",
-        [
-            BEGIN,
-            "[tool.dsocr-analyze.check]\nworkloads = {page = {}}",
-            "tool.dsocr-analyze.check.workloads.page.mode = 'small'",
-            f"{BEGIN}\nbudgets = []\n[z]\na = 1",
-            f"{BEGIN}\n[tool.z]\n[tool.dsocr-analyze.check.workloads.b]\nmode = 'tiny'\n",
-        ],
-    )
-    def test_a_workload_without_budgets_gets_some_that_it_keeps(self, report, text):
-        _, workload = self.updated(text, report)
-        assert len(workload.budgets) > 5
-        found = judge(workload, Counted(report))
-        assert all(each.value == each.limit for each in found.verdicts)
 
-    def test_a_changed_figure_gets_a_budget_that_is_exactly_it(self, report):
-        new, workload = self.updated(self.TEXT, report_of(num_experts_per_tok=7), report)
-        again = judge(workload, Counted(report_of(num_experts_per_tok=8), report, is_compared=True))
-        assert again.outcome == "failed"
-        assert new.startswith(self.TEXT[:40])
-        assert "[tool.other]\nlist = [\n 1,\n]\n" in new
-        tables = new.count(f"\n\n[{self.BEGIN[:-1]}.budgets]]\n")
-        assert tables == len(workload.budgets) > 5
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_everything_else_and_what_is_kept_stays_as_it_is(report, end):
+    text = TEXT.replace("\n", end)
+    assert updated(text, report)[0] == text.replace("1_000", str(report.total.flops))
+    kept = text.replace("1_000", "9e15")
+    assert updated(kept, report)[0] == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BEGIN,
+        "[tool.dsocr-analyze.check]\nworkloads = {page = {}}",
+        "tool.dsocr-analyze.check.workloads.page.mode = 'small'",
+        f"{BEGIN}\nbudgets = []\n[z]\na = 1",
+        f"{BEGIN}\n[tool.z]\n[tool.dsocr-analyze.check.workloads.b]\nmode = 'tiny'\n",
+    ],
+)
+def test_a_workload_without_budgets_gets_some_that_it_keeps(report, text):
+    _, workload = updated(text, report)
+    assert len(workload.budgets) > 5
+    found = judge(workload, Counted(report))
+    assert all(each.value == each.limit for each in found.verdicts)
+
+
+def test_a_changed_figure_gets_a_budget_that_is_exactly_it(report):
+    new, workload = updated(TEXT, report_of(num_experts_per_tok=7), report)
+    again = judge(workload, Counted(report_of(num_experts_per_tok=8), report, is_compared=True))
+    assert again.outcome == "failed"
+    assert new.startswith(TEXT[:40])
+    assert "[tool.other]\nlist = [\n 1,\n]\n" in new
+    tables = new.count(f"\n\n[{BEGIN[:-1]}.budgets]]\n")
+    assert tables == len(workload.budgets) > 5
 
 
 # Every leaf ---------------------------------------------------------------------------------------
@@ -591,62 +594,63 @@ def is_number(value):
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-class TestRedefining:
-    """A change that loosens what checks it is said, and is a doubt."""
+# A change that loosens what checks it is said, and is a doubt.
 
-    FLOPS = "total.flops"
-    OLD = (limited(FLOPS, f"max = {10**15}"), limited("stages.*.params", "max_increase = '2 %'"))
 
-    @pytest.mark.parametrize(
-        ("old", "new"),
-        [
-            (OLD, OLD),
-            (OLD, (*OLD, limited(FLOPS, "min = 1"))),
-            (OLD, (limited(FLOPS, f"max = {10**14}"), OLD[1])),
-            (OLD, ()),  # then they must be equal
-            ([limited(FLOPS, "level = 'warn'", "max = 9")], [limited(FLOPS, "max = 9")]),
-            ("max = 9", "max = 10"),
-            ("max = 9\nmin = 2", "max = 9"),
-            ("max = 9", 'max = 9\nlevel = "warn"'),
-            ("max = 9", 'max_increase = "2 %"'),
-            ('max_increase = "2 %"', 'max_increase = "2.1 %"'),
-            ('max_increase = "2 %"', "max_increase = 999_999_999_999_999"),
-            ("max_increase = 1\nmax_decrease = 1", "max_increase = 1"),
-        ],
+FLOPS = "total.flops"
+OLD = (limited(FLOPS, f"max = {10**15}"), limited("stages.*.params", "max_increase = '2 %'"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (OLD, OLD),
+        (OLD, (*OLD, limited(FLOPS, "min = 1"))),
+        (OLD, (limited(FLOPS, f"max = {10**14}"), OLD[1])),
+        (OLD, ()),  # then they must be equal
+        ([limited(FLOPS, "level = 'warn'", "max = 9")], [limited(FLOPS, "max = 9")]),
+        ("max = 9", "max = 10"),
+        ("max = 9\nmin = 2", "max = 9"),
+        ("max = 9", 'max = 9\nlevel = "warn"'),
+        ("max = 9", 'max_increase = "2 %"'),
+        ('max_increase = "2 %"', 'max_increase = "2.1 %"'),
+        ('max_increase = "2 %"', "max_increase = 999_999_999_999_999"),
+        ("max_increase = 1\nmax_decrease = 1", "max_increase = 1"),
+    ],
+)
+def test_every_way_to_allow_more_is_seen_and_what_is_kept_or_tightened_no_doubt(report, old, new):
+    """A text is a limit of one figure, and each that is loosened."""
+    is_looser = isinstance(old, str)
+    before, after = (
+        workload_of(*([limited(FLOPS, each)] if is_looser else each)) for each in (old, new)
     )
-    def test_every_way_to_allow_more_is_seen_and_what_is_kept_or_tightened_no_doubt(
-        self, report, old, new
-    ):
-        """A text is a limit of one figure, and each that is loosened."""
-        is_looser = isinstance(old, str)
-        before, after = (
-            workload_of(*([limited(self.FLOPS, each)] if is_looser else each))
-            for each in (old, new)
-        )
-        assert loosened_keys(before, after, report) == [self.FLOPS] * is_looser
+    assert loosened_keys(before, after, report) == [FLOPS] * is_looser
 
-    def test_a_first_budget_stands_in_for_equality(self, report):
-        flops, new = report.total.flops, workload_of(limited("stages.*.flops", f"max = {10**18}"))
-        exactly = workload_of(limited(self.FLOPS, f"max = {flops}", f"min = {flops}"))
-        assert loosened_keys(workload_of(), exactly, report) == []
-        found = loosened_keys(workload_of(), new, report)
-        assert found == [f"stages.{x}.flops" for x in report.stages]
 
-    def test_a_tolerance_is_a_limit_of_everything_without_one(self, report):
-        strict, tolerant = workload_of(*self.OLD), workload_of(*self.OLD, more="tolerance = '1 %'")
-        named = {self.FLOPS, *(f"stages.{name}.params" for name in report.stages)}
-        zero = {key for key, value in counted_figures(report).items() if not value}
-        expected = set(counted_figures(report)) - named - zero
-        assert set(loosened_keys(strict, tolerant, report)) == expected
-        assert loosened_keys(tolerant, strict, report) == []
+def test_a_first_budget_stands_in_for_equality(report):
+    flops, new = report.total.flops, workload_of(limited("stages.*.flops", f"max = {10**18}"))
+    exactly = workload_of(limited(FLOPS, f"max = {flops}", f"min = {flops}"))
+    assert loosened_keys(workload_of(), exactly, report) == []
+    found = loosened_keys(workload_of(), new, report)
+    assert found == [f"stages.{x}.flops" for x in report.stages]
 
-    def test_every_option_of_a_workload_that_changed_is_named(self):
-        workload = workload_of()
-        for name in DEFAULTS:
-            new = {**DEFAULTS, name: ("h100",) if name == "gpu" else "other"}
-            [change] = redefinitions(workload, dataclasses.replace(workload, options=new))
-            assert (change.kind, change.key) == ("workload", name)
-            assert change.before != change.after
+
+def test_a_tolerance_is_a_limit_of_everything_without_one(report):
+    strict, tolerant = workload_of(*OLD), workload_of(*OLD, more="tolerance = '1 %'")
+    named = {FLOPS, *(f"stages.{name}.params" for name in report.stages)}
+    zero = {key for key, value in counted_figures(report).items() if not value}
+    expected = set(counted_figures(report)) - named - zero
+    assert set(loosened_keys(strict, tolerant, report)) == expected
+    assert loosened_keys(tolerant, strict, report) == []
+
+
+def test_every_option_of_a_workload_that_changed_is_named():
+    workload = workload_of()
+    for name in DEFAULTS:
+        new = {**DEFAULTS, name: ("h100",) if name == "gpu" else "other"}
+        [change] = redefinitions(workload, dataclasses.replace(workload, options=new))
+        assert (change.kind, change.key) == ("workload", name)
+        assert change.before != change.after
 
 
 def test_a_config_is_known_by_its_digest_where_a_report_does_not_hold_it(report):
