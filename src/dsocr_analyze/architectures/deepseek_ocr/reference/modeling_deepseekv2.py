@@ -8,7 +8,7 @@ heads, D head size, d width, E experts, k experts per token, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
 
 import torch
@@ -77,27 +77,39 @@ class Cache(Protocol):
         """Positions held."""
 
 
-class KeyValueCache(list[tuple[Tensor, Tensor]]):
+class KeyValueCache:
     """Keys and values (with MLA, rotary keys and latents) of every layer, `[B, heads, K, size]`."""
 
-    def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """Appends `[B, heads, T, size]` to a layer, the first uncopied; returns all of it.
+    def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
+        self._pairs = [(key, value) for key, value in pairs]
 
-        IndexError if the layer below is empty.
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __getitem__(self, layer_idx: int) -> tuple[Tensor, Tensor]:
+        return self._pairs[layer_idx]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(self._pairs)
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """Appends `[B, heads, T, size]` to a layer, the first uncopied, and returns all of it.
+
+        Raises IndexError if the layer below is empty.
         """
-        if layer_idx < len(self):
-            old_key, old_value = self[layer_idx]
+        if layer_idx < len(self._pairs):
+            old_key, old_value = self._pairs[layer_idx]
             key, value = torch.cat([old_key, key], dim=-2), torch.cat([old_value, value], dim=-2)
-            self[layer_idx] = (key, value)
-        elif layer_idx == len(self):
-            self.append((key, value))
+            self._pairs[layer_idx] = (key, value)
+        elif layer_idx == len(self._pairs):
+            self._pairs.append((key, value))
         else:
-            raise IndexError(f"layer {layer_idx} came before layer {len(self)}")
+            raise IndexError(f"layer {layer_idx} came before layer {len(self._pairs)}")
         return key, value
 
     def get_seq_length(self) -> int:
         """Positions in the first layer."""
-        return self[0][0].shape[-2] if self else 0
+        return self._pairs[0][0].shape[-2] if self._pairs else 0
 
 
 # --------------------------------------------------------------------------------- normalisation
