@@ -218,21 +218,12 @@ def test_a_model_that_runs_otherwise_needs_none(capsys):
     assert run(capsys, "stages")[2].endswith("name a model: --hf-config FILE or --model DIR\n")
 
 
-class TestTree:
-    def test_modules_are_shown_without_stages(self, capsys, tmp_path):
-        written(LLAMA.config, tmp_path)
-        for model in (["--hf-config", tmp_path / "config.json"], ["--model", tmp_path]):
-            code, out, err = run(capsys, "tree", *model)
-            assert (code, err) == (0, "")
-            said = "no pass was traced, which takes a stages file", "lm_head: Linear", "stage "
-            assert [each in " ".join(out.split()) for each in said] == [True, True, False]
-
-    @pytest.mark.parametrize("option", ["--trace", "--stage=prefill", "--seq-len=9"])
-    def test_what_takes_a_stages_file_says_so(self, option, capsys, tmp_path):
-        file = written(LLAMA.config, tmp_path)
-        code, _, err = run(capsys, "tree", "--hf-config", file, option)
-        said = "takes a stages file; give --stages FILE (dsocr-analyze stages drafts one)"
-        assert (code, said in err) == (2, True)
+def test_modules_are_shown_without_stages(capsys, tmp_path):
+    for model in (["--hf-config", written(LLAMA.config, tmp_path)], ["--model", tmp_path]):
+        code, out, err = run(capsys, "tree", *model)
+        said = "no pass was traced, which takes a stages file", "lm_head: Linear", "stage "
+        found = [each in " ".join(out.split()) for each in said]
+        assert (code, err, found) == (0, "", [True, True, False])
 
 
 @pytest.mark.exhaustive

@@ -156,8 +156,9 @@ def test_tree_of_another_model_directory_needs_trust_and_has_no_stages(tmp_path,
     assert "no pass was traced, which takes a stages file" in text
     for needs_one in ("--trace", "--seq-len=9", "--stage=sam"):  # how to call it, what sam owns
         assert main([*command, needs_one]) == 2
-        option = needs_one.partition("=")[0]
-        assert f"{option} takes a stages file; give" in capsys.readouterr().err.replace(" sam", "")
+        err, option = capsys.readouterr().err.replace(" sam", ""), needs_one.partition("=")[0]
+        said = "takes a stages file; give --stages FILE (dsocr-analyze stages drafts one)"
+        assert f"{option} {said}" in err
 
 
 # The reference -----------------------------------------------------------------------------------
