@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ParamSpec
 
 import torch
 from torch.nn.modules.module import _has_any_global_hook
-from torch.utils.hooks import RemovableHandle
 
 from dsocr_analyze.forking import undone
 from dsocr_analyze.kernels import ancestors
@@ -42,8 +42,7 @@ class RunningModules:
         self._only = only
         self.paths: dict[torch.nn.Module, list[str]] = {}
         """The paths of each module that is followed, while any is."""
-        self._hooks: list[RemovableHandle] = []
-        self._own_forwards: dict[torch.nn.Module, Function | None] = {}
+        self._undo: list[Callable[[], object]] = []
         self.stack: list[_Frame] = []
         """The modules whose forward is running; empty in code around the model."""
         self.path = ""
@@ -86,8 +85,12 @@ class RunningModules:
                     # hooks that are registered by name; its __call__ runs them.
                     kind, is_customized = torch.nn.Module, True
                 else:
-                    self._own_forwards[module] = vars(module).get("forward")
-                    forward = module.forward
+                    own, forward = vars(module).get("forward"), module.forward
+                    self._undo.append(
+                        functools.partial(vars(module).pop, "forward", None)
+                        if own is None
+                        else functools.partial(operator.setitem, vars(module), "forward", own)
+                    )
                     wrapper = functools.partial(self._forward, run, module, forward)
                     vars(wrapper)["__wrapped__"] = forward  # `generate` reads its signature
                     vars(module)["forward"] = wrapper
@@ -95,21 +98,15 @@ class RunningModules:
                     self.customized.update(*map(ancestors, paths))
                 if is_customized or hooks_all:
                     enter, leave = kind.register_forward_pre_hook, kind.register_forward_hook
-                    self._hooks.append(enter(module, self._on_enter, prepend=True))
-                    self._hooks.append(leave(module, self._on_leave, always_call=True))
+                    self._undo.append(enter(module, self._on_enter, prepend=True).remove)
+                    self._undo.append(leave(module, self._on_leave, always_call=True).remove)
             yield
 
     def _detach(self) -> None:
         """Removes and forgets all hooks and wrappers."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-        for module, own_forward in self._own_forwards.items():
-            if own_forward is None:
-                vars(module).pop("forward", None)
-            else:
-                vars(module)["forward"] = own_forward
-        self._own_forwards.clear()
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
         self.paths.clear()
         self.stack.clear()
 
