@@ -228,7 +228,7 @@ def test_operators_of_a_pass_take_no_longer_than_the_pass(session):
     run = cpu_calibration._timed(session.loaded, PageOfPass(64), math.inf)
     whole = time.perf_counter() - began
     assert 0.02 * whole < sum(seconds for _, seconds in itertools.chain(*run.values())) < whole
-    assert run.keys() == set(DEFAULT.stage_names)
+    assert {name for name, timed in run.items() if timed} == set(DEFAULT.stage_names)
 
 
 def test_kernels_are_those_of_the_fastest_run_of_their_stage(monkeypatch):
@@ -364,6 +364,28 @@ def test_a_row_counts_for_as_many_as_it_is_said_to():
     once, thrice = (fitted(sizes[:2], seconds[:2], np.array([1.0, count])) for count in (1, 3))
     assert thrice == pytest.approx(fitted(sizes, seconds, np.ones(4)))
     assert thrice[0] < once[0]
+
+
+@pytest.mark.parametrize(
+    ("measured", "call", "error", "rows"),
+    [
+        # Of fewer than four that are not held out, all are fitted.
+        ([(1.0, False)] * 3 + [(1.0, True)], 1.0, 0.0, (0, 4)),
+        # The fit sees none that are held out, and its error is theirs.
+        ([(1.0, False)] * 4 + [(2.0, True)] * 2, 1.0, 0.5, (2, 4)),
+        # One in a pass counts for five: (4 + 20 / 1.1) / (4 + 20 / 1.1^2), a little nearer to it.
+        ([(1.0, False)] * 4 + [(1.1, False, 1)] * 4, 1.085, 0.05, (0, 8)),
+        # A disturbed one counts little: weighed alike, 15 / 35.
+        ([(1.0, False)] * 10 + [(0.2, False)], 0.91, 0.09, (0, 11)),
+    ],
+)
+def test_a_fit_by_hand(measured, call, error, rows):
+    kernel = Kernel("elementwise", "add", Elements(1), "float32", "float32", Work())
+    made = [cpu_samples.MeasuredKernel(kernel, 1e-6 * us, *others) for us, *others in measured]
+    [found] = fitted_families(made).values()
+    assert found.coefficients == {"call": pytest.approx(call, abs=0.02)}
+    assert found.median == pytest.approx(error, abs=0.02)
+    assert (found.held_out_rows, found.training_rows) == rows
 
 
 def test_a_size_between_two_nodes_is_shared_by_its_logarithm():
