@@ -54,8 +54,6 @@ __all__ = [
 def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
     """The text of a device's profile, measured until `time.monotonic()` is `ends`.
 
-    With `has_passes`, a CPU's kernels in passes, too.
-
     Raises:
         DeviceError: There is no such device, or no memory is left.
     """
@@ -240,10 +238,7 @@ def inferred(
     announce: Callable[[str], None],
     options: opening.Options,
 ) -> measured.InferenceReport:
-    """The time of one call of `infer()`, and the cost of its passes.
-
-    `given` are the command's parameters.
-    """
+    """The time of one call of `infer()`, and the cost of its passes."""
     inference.check_image(given["image"])
     question = inference.InferArguments(
         given["image"], given["prompt"], planned.base_size, planned.image_size, planned.crop_mode,

@@ -79,8 +79,6 @@ def calibrated_cpu(
 ) -> Device:
     """Measure the CPU with torch's number of threads, in passes too if it `has_passes`.
 
-    `on_progress` hears what is measured.
-
     Raises:
         DeviceError: Too little was measured in that time.
     """

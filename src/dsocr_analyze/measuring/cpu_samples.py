@@ -51,10 +51,7 @@ Made: TypeAlias = Sample | Callable[[], list[Sample]]
 
 
 def samples_to_measure(dtype: torch.dtype) -> list[Made]:
-    """All samples in a data type, in a fixed order of which any first part has all kinds.
-
-    Each kind begins with a quick one.
-    """
+    """All samples in a data type, in a fixed order of which any first part has all kinds."""
     chance = random.Random(0)
     kinds: list[list[Made]] = [
         [*_products(dtype, chance)], [*_batched_products(dtype, chance)],

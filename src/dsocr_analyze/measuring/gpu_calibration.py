@@ -77,8 +77,6 @@ Say = Callable[[str], None]
 def calibrated_gpu(device: torch.device, *, on_progress: Say, budget_seconds: float) -> str:
     """The text of a profile of a CUDA device and its host, measured in so many seconds.
 
-    `on_progress` hears what is measured, and the error of each fit.
-
     Raises:
         DeviceError: There is no such GPU, its memory is in use, or scipy is not installed.
     """

@@ -169,10 +169,7 @@ def gpu_cases(kind: str, dtype: str = "bfloat16") -> list[KernelCase]:
 
 @cache
 def _launched() -> list[tuple[str, str, Any]]:
-    """Kind, type and sizes of a page's kernels in every mode of every known model.
-
-    By its own code, and served.
-    """
+    """Kind, type and sizes of a page's kernels in every mode of every known model."""
     found: dict[tuple[str, str, Any], None] = {}
     for architecture in ARCHITECTURES.values():
         forms = architecture.forms

@@ -199,8 +199,6 @@ def measure_inference(
 ) -> MeasuredInference:
     """Call a model's `infer()`: once for the memory of its prefill pass, then for its seconds.
 
-    `on_progress` hears what starts.
-
     Raises:
         ConfigError: The model has no `infer()`.
         ModelCodeError: Its code raised, or does not generate like the published code.

@@ -192,8 +192,6 @@ def measure_page(
 ) -> MeasuredPage:
     """Run a workload's prefill pass and first decode steps repeatedly.
 
-    `on_progress` hears what starts.
-
     Raises:
         ModelCodeError: The model's code raised.
         DeviceError: The device ran out of memory.
