@@ -543,6 +543,17 @@ def test_seconds_of_arrays_are_those_of_each():
             assert [one.seconds, *one[3:-1]] == pytest.approx([span.seconds, *span[3:-1]])
 
 
+def test_the_host_works_between_steps_or_beside_them():
+    """Of 8 sequences: 600 + 8 x 13 us longer, or 90,000 + 8 x 1,000 us whatever the GPU takes."""
+    alone, longer, hidden = (
+        model_of(**{"hidden_step_us": 0.0, "hidden_sequence_us": 0.0, **figures}).step(8, 100)
+        for figures in ({}, {"step_us": 600.0, "sequence_us": 13.0},
+                        {"hidden_step_us": 9e4, "hidden_sequence_us": 1e3})
+    )  # fmt: skip
+    found = [1e6 * (longer.seconds - alone.seconds), 1e6 * hidden.seconds]
+    assert found == pytest.approx([704, 98_000])
+
+
 def test_a_long_prompt_goes_through_in_equal_chunks():
     model = model_of(chunk_tokens=300)
     assert [model.chunks(T) for T in (1, 300, 301, 913)] == [1, 1, 2, 4]
