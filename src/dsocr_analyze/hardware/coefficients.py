@@ -12,7 +12,6 @@ from typing import Final, TypeAlias
 
 __all__ = [
     "COEFFICIENTS",
-    "OPTIONAL",
     "Coefficients",
     "ExpertsCoefficients",
     "Fitted",
@@ -269,10 +268,8 @@ COEFFICIENTS: Final[dict[str, type[Coefficients]]] = {
     "experts": ExpertsCoefficients,
     "movement": MovementCoefficients,
 }
-"""Record type by kernel kind, in a profile's order."""
-
-OPTIONAL: Final = ("masked_attention",)
-"""Kinds that no shipped profile has; missing times are assumed."""
+"""Record type by kernel kind, in a profile's order; no shipped profile has masked attention, whose
+times are then assumed."""
 
 
 def coefficients_of(kind: str, dtype: str) -> type[Coefficients]:
