@@ -17,14 +17,12 @@ from dsocr_analyze.architectures.ocr_family import (
     attention,
     decoder,
     passes,
-    projector,
-    sam,
+    vision,
 )
 from dsocr_analyze.tape import modules
 
 FORWARDS = (
-    passes, deepseek_ocr, deepseek_ocr_2, decoder, attention, sam,
-    projector, modules,
+    passes, deepseek_ocr, deepseek_ocr_2, decoder, attention, vision, modules,
 )  # fmt: skip
 
 

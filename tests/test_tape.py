@@ -19,7 +19,7 @@ from dsocr_analyze.architectures.deepseek_ocr import clip
 from dsocr_analyze.architectures.ocr_family.attention import Pass, attention, swiglu
 from dsocr_analyze.architectures.ocr_family.decoder import latent_attention, mixture
 from dsocr_analyze.architectures.ocr_family.named_sizes import named_part
-from dsocr_analyze.architectures.ocr_family.sam import sam
+from dsocr_analyze.architectures.ocr_family.vision import sam
 from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Attention, Elements, Gemm, Rows, Work, merged, total_work, work_by

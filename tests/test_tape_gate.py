@@ -33,7 +33,7 @@ from taped_passes import DIGESTED, digest, noted, taped
 from traced_passes import traced
 
 from dsocr_analyze.architectures import DEFAULT, deepseek_ocr, deepseek_ocr_2
-from dsocr_analyze.architectures.ocr_family import attention, decoder, passes, sam
+from dsocr_analyze.architectures.ocr_family import attention, decoder, passes, vision
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.cli import main
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16
@@ -240,7 +240,7 @@ CONTROLS = {
     ),
     "a bias is left out": Control(
         324,
-        sam,
+        vision,
         {"c.width, f, bias=True": "c.width, f"},
         {"records", "weights"},
     ),
@@ -322,7 +322,7 @@ CONTROLS = {
     ),
     "a norm of features stored by channel copies nothing": Control(
         324,
-        sam,
+        vision,
         {'"norm2", layer_norm, x, n, d, channels_first=True': '"norm2", layer_norm, x, n, d'},
         {"levels", "records"},
     ),
@@ -512,10 +512,10 @@ def freed_early(name: Name) -> str | None:
 
 # Held as the vendor's code holds them, though no operator follows for which it matters.
 HELD_TO_THE_LAST = {
-    *("decoder-_additive_mask-causal", "attention-rotary_tables-sin", "sam-_block-shortcut"),
+    *("decoder-_additive_mask-causal", "attention-rotary_tables-sin", "vision-_block-shortcut"),
     *(
-        "sam-_attention-fused",
-        "sam-_relative_positions-table",
+        "vision-_attention-fused",
+        "vision-_relative_positions-table",
         "deepseek_ocr-absolute_positions-patches",
     ),
     *("deepseek_ocr-clip-hidden_states", "deepseek_ocr_2-qwen2_encoder-x_combined"),
@@ -528,7 +528,7 @@ def test_names_held_to_the_last_exist():
     assert {str(name) for name, is_held in local_names() if is_held} >= HELD_TO_THE_LAST
 
 
-@sampled(("name", "is_held"), NAMES, named("modules-rms_norm-variance", "sam-_attention-rows"))
+@sampled(("name", "is_held"), NAMES, named("modules-rms_norm-variance", "vision-_attention-rows"))
 def test_freeing_what_a_name_refers_to_is_noticed_if_and_only_if_it_is_held(
     name, is_held, monkeypatch
 ):

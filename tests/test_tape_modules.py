@@ -68,14 +68,14 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     SamDimensions,
 )
 from dsocr_analyze.architectures.ocr_family.passes import ViewFeatures, embedded_page
-from dsocr_analyze.architectures.ocr_family.projector import projector
-from dsocr_analyze.architectures.ocr_family.sam import _attention as grid_attention
-from dsocr_analyze.architectures.ocr_family.sam import (
+from dsocr_analyze.architectures.ocr_family.vision import _attention as grid_attention
+from dsocr_analyze.architectures.ocr_family.vision import (
     _layer_norm_2d,
     _relative_positions,
     _window_partition,
     _window_unpartition,
     absolute_positions,
+    projector,
     sam,
 )
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT64

@@ -27,8 +27,7 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
 )
 from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
 from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL, PROJECTOR, SAM
-from dsocr_analyze.architectures.ocr_family.projector import projector
-from dsocr_analyze.architectures.ocr_family.sam import sam
+from dsocr_analyze.architectures.ocr_family.vision import projector, sam
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32
 from dsocr_analyze.model.directory import ModelDirectory

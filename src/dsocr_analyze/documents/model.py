@@ -16,7 +16,7 @@ import torch
 
 from dsocr_analyze.architectures import deepseek_ocr
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.ocr_family import attention, dimensions, sam
+from dsocr_analyze.architectures.ocr_family import attention, dimensions, vision
 from dsocr_analyze.architectures.ocr_family.named_sizes import Part, named_part
 from dsocr_analyze.architectures.ocr_family.passes import (
     OcrModel,
@@ -433,7 +433,7 @@ def _sam_positions(model: DocumentedModel) -> Iterator[Run]:
         grid = c.image_size // c.patch
         inputs = _tensor(1, grid, grid, c.width), 4 * q
         yield _by_hand(
-            label, part, function, inputs, sam.absolute_positions, 4 * side, part.dimensions
+            label, part, function, inputs, vision.absolute_positions, 4 * side, part.dimensions
         )
 
 
@@ -456,7 +456,9 @@ def _relative_positions(model: DocumentedModel) -> Iterator[Run]:
             queries, table = _tensor(N * c.heads, g * g, D), _tensor(t, D)
             inputs = queries, table, table, (g, g), (g, g)
             sizes = taped, grids, named["g"], one, named["t"]
-            yield _by_hand(f"{view}, {label}", part, function, inputs, sam.position_terms, *sizes)
+            yield _by_hand(
+                f"{view}, {label}", part, function, inputs, vision.position_terms, *sizes
+            )
 
 
 def _repeat_kv(model: DocumentedModel) -> Iterator[Run]:

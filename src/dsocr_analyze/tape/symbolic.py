@@ -135,7 +135,7 @@ class SymbolicTape(Tape):
         if least:
             self._reach((count - 1) * output + level for level in levels)
         else:
-            number = self.derived(f"number of {name}", _same, count, most=most)
+            number = self.derived(f"number of {name}", lambda size: size, count, most=most)
             self._reach(
                 self.derived(f"level of {name}", _level_of_last, number, output, level)
                 for level in levels
@@ -198,10 +198,6 @@ class SymbolicTape(Tape):
     ) -> None:
         """Adds the work of one operator to the running stage."""
         self._add(work, self._times)
-
-
-def _same(size: Size) -> Size:
-    return size
 
 
 def _level_of_last(count: Size, output: Size, level: Size) -> Size:

@@ -44,8 +44,7 @@ from dsocr_analyze.architectures.ocr_family.passes import (
     SAM,
     ViewFeatures,
 )
-from dsocr_analyze.architectures.ocr_family.projector import projector
-from dsocr_analyze.architectures.ocr_family.sam import sam
+from dsocr_analyze.architectures.ocr_family.vision import projector, sam
 from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import BOOL, INT64

@@ -41,7 +41,7 @@ class Part:
     values: dict[str, int]
     relations: Relations = ()
 
-    def size(self, name: str, value: int, multiple: int = 1) -> Example:
+    def size(self, name: str, value: int, multiple: int = 1) -> Size:
         """A size with a name, whose value is remembered."""
         self.values[name] = value
         return Example.named(name, value, multiple=multiple)
@@ -80,27 +80,25 @@ def heads_of(part: Part, width: int, heads: int) -> tuple[Size, Size]:
 @named.register
 def _sam(c: SamDimensions, part: Part) -> Named:
     width, heads = heads_of(part, c.width, c.heads)
-    if q := part.values.get("q"):
-        part.values["g"] = 4 * q
+    part.values.setdefault("g", 4 * part.values.get("q", 0))
     middle, out = c.downsample_channels
-    changes: dict[str, Size] = {
-        "width": width,
-        "heads": heads,
-        "image_size": c.patch * part.size("l", c.image_size // c.patch),
-        "window": part.size("w", c.window),
-        "neck": part.size("c_0", c.neck),
-        "downsample_channels": (part.size("c_1", middle), part.size("c_2", out)),
-    }
-    return replace(c, **changes), WIDTH, (("q",), name("g", Fraction(1, 4)))
+    sized = replace(
+        c,
+        width=width,
+        heads=heads,
+        image_size=c.patch * part.size("l", c.image_size // c.patch),
+        window=part.size("w", c.window),
+        neck=part.size("c_0", c.neck),
+        downsample_channels=(part.size("c_1", middle), part.size("c_2", out)),
+    )
+    return sized, WIDTH, (("q",), name("g", Fraction(1, 4)))
 
 
 @named.register
 def _clip(c: ClipDimensions, part: Part) -> Named:
     width, heads = heads_of(part, c.width, c.heads)
-    if q := part.values.get("q"):
-        part.values["T"] = q * q + 1
-    side = part.size("l", c.image_size // c.patch_size)
-    patch: Size = part.size("p", c.patch_size)
+    part.values.setdefault("T", part.values.get("q", 0) ** 2 + 1)
+    side, patch = part.size("l", c.image_size // c.patch_size), part.size("p", c.patch_size)
     sized = replace(c, width=width, heads=heads, image_size=patch * side, patch_size=patch)
     N, grid = name("N"), name("T") - 1
     return sized, WIDTH, (("N", *"qqqq"), N * grid * grid), (("N", *"qq"), N * grid)
@@ -109,32 +107,30 @@ def _clip(c: ClipDimensions, part: Part) -> Named:
 @named.register
 def _encoder(c: EncoderDimensions, part: Part) -> Named:
     width, heads = heads_of(part, c.width, c.heads)
-    if q := part.values.get("q"):
-        part.values["n"] = q * q
-    changes: dict[str, Size] = {
-        "width": width,
-        "heads": heads,
-        "kv_heads": part.size("H_kv", c.kv_heads),
-        "intermediate_size": part.size("m", c.intermediate_size),
-    }
-    return replace(c, **changes), WIDTH, (("q", "q"), name("n"))
+    part.values.setdefault("n", part.values.get("q", 0) ** 2)
+    sized = replace(
+        c,
+        width=width,
+        heads=heads,
+        kv_heads=part.size("H_kv", c.kv_heads),
+        intermediate_size=part.size("m", c.intermediate_size),
+    )
+    return sized, WIDTH, (("q", "q"), name("n"))
 
 
 @named.register
 def _projector(c: ProjectorDimensions, part: Part) -> Named:
-    if q := part.values.get("q"):
-        part.values["n"] = q * q
+    part.values.setdefault("n", part.values.get("q", 0) ** 2)
     part.values.update(d_in=c.input_channels, d_out=c.n_embed)
     if isinstance(c.input_dim, int) and c.downsample_ratio == 1:
-        d_in: Size = part.size("d_in", c.input_dim)
-        d_out: Size = part.size("d_out", c.n_embed)
+        d_in, d_out = part.size("d_in", c.input_dim), part.size("d_out", c.n_embed)
         c = replace(c, input_dim=d_in, n_embed=d_out)
     return c, (("q", "q"), name("n")), (("D", "H"), name("d_in"))
 
 
 @named.register
 def _decoder(c: DecoderDimensions, part: Part) -> Named:
-    H: Size = part.size("H", c.heads)
+    H = part.size("H", c.heads)
     changes: dict[str, Size] = {
         "heads": H,
         "intermediate_size": part.size("m", c.intermediate_size),
@@ -163,6 +159,6 @@ def _decoder(c: DecoderDimensions, part: Part) -> Named:
         changes["n_routed_experts"] = part.size("E", c.n_routed_experts)
         changes["num_experts_per_tok"] = part.size("k", c.num_experts_per_tok)
         changes["moe_intermediate_size"] = part.size("f", c.moe_intermediate_size)
-    hidden_size = changes.setdefault("hidden_size", part.size("d", c.hidden_size))
-    relations = () if hidden_size.terms.keys() == {("d",)} else (WIDTH,)
+    changes.setdefault("hidden_size", part.size("d", c.hidden_size))
+    relations = (WIDTH,) if c.hidden_size == c.heads * c.head_dim and not c.use_mla else ()
     return replace(c, **changes), *relations
