@@ -140,58 +140,61 @@ def test_a_line_says(of, label, said):
     assert line(answer(**of), label).startswith(said)
 
 
-class TestWhatItSays:
-    def test_a_page(self):
-        # Prefill pass: 3400 MACs in four calls, 50 + 10 + 4 vector FLOPs: 6,864 FLOPs. Each linear
-        # moves 34 bytes (4 calls), each element that is added 6: 136 + 360 = 496 bytes.
-        # The page: 2 * 3581 + 66 = 7,228 FLOPs, 401 bytes; the eye: 4,052 of them.
-        assert answer(files=[Path("out/a.json"), Path("out/a.md")]) == [
-            "model   small-model in my-model, analytic engine, bfloat16, eager attention",
-            "input   600 x 500 pixels, sizes 512 / 512, not cut: 73 visual + 10 text tokens",
-            "passes  batch 1: prefill 6.864 kFLOPs, 496 B; a decode step 181 FLOPs, 34 B",
-            "page    7.228 kFLOPs, 401 B: prefill pass and 2 decode steps for 3 new tokens",
-            "memory  1.686 kB weights, 1.700 kB KV cache, 6.785 kB at the prefill pass's peak",
-            "mostly  eye 56.1 % of a page's FLOPs (fc 98.8 % of it); eye 91.8 % of its bytes",
-            "bound   prefill 13.84, decode 5.324 FLOPs/byte; a GPU decides what bounds it",
-            "checked 1 warning; closed forms only; nothing was traced",
-            "files   a.json, a.md in out",
-        ]
+def test_a_page():
+    # Prefill pass: 3400 MACs in four calls, 50 + 10 + 4 vector FLOPs: 6,864 FLOPs. Each linear
+    # moves 34 bytes (4 calls), each element that is added 6: 136 + 360 = 496 bytes.
+    # The page: 2 * 3581 + 66 = 7,228 FLOPs, 401 bytes; the eye: 4,052 of them.
+    assert answer(files=[Path("out/a.json"), Path("out/a.md")]) == [
+        "model   small-model in my-model, analytic engine, bfloat16, eager attention",
+        "input   600 x 500 pixels, sizes 512 / 512, not cut: 73 visual + 10 text tokens",
+        "passes  batch 1: prefill 6.864 kFLOPs, 496 B; a decode step 181 FLOPs, 34 B",
+        "page    7.228 kFLOPs, 401 B: prefill pass and 2 decode steps for 3 new tokens",
+        "memory  1.686 kB weights, 1.700 kB KV cache, 6.785 kB at the prefill pass's peak",
+        "mostly  eye 56.1 % of a page's FLOPs (fc 98.8 % of it); eye 91.8 % of its bytes",
+        "bound   prefill 13.84, decode 5.324 FLOPs/byte; a GPU decides what bounds it",
+        "checked 1 warning; closed forms only; nothing was traced",
+        "files   a.json, a.md in out",
+    ]
 
-    def test_a_model_that_does_not_decode(self):
-        report = build_report(FIGURES, None, CREATED)
-        stages = {name: each for name, each in report.stages.items() if name != "decode"}
-        total = replace(report.total, decode_step=None)
-        lines = answer_lines(replace(report, total=total, stages=stages))
-        for label, said in (
-            ("passes", "batch 1: prefill pass 6.864 kFLOPs, 496 B; the model does not decode"),
-            ("page", "7.228 kFLOPs, 401 B: the prefill pass alone"),
-            ("bound", "prefill 13.84 FLOPs/byte"),
-        ):
-            assert line(lines, label).startswith(said)
 
-    def test_of_several_runtimes_the_words_are_the_same(self):
-        priced = timed("some-gpu", (load(), load(16, 4.5, cost=3.25)))["times"]
-        alone = "some-gpu, eager: 2.00 s a page; 4.50 pages/s at 16"
-        assert answer(times=[TIME, *priced])[5:7] == [
-            f"time    {alone}, 3.25 per 1,000", f"        {alone}",
-        ]  # fmt: skip
+def test_a_model_that_does_not_decode():
+    report = build_report(FIGURES, None, CREATED)
+    stages = {name: each for name, each in report.stages.items() if name != "decode"}
+    total = replace(report.total, decode_step=None)
+    lines = answer_lines(replace(report, total=total, stages=stages))
+    for label, said in (
+        ("passes", "batch 1: prefill pass 6.864 kFLOPs, 496 B; the model does not decode"),
+        ("page", "7.228 kFLOPs, 401 B: the prefill pass alone"),
+        ("bound", "prefill 13.84 FLOPs/byte"),
+    ):
+        assert line(lines, label).startswith(said)
 
-    def test_of_many_gpus_the_fastest_and_the_cheapest_stay(self):
-        times = [gpu(f"gpu-{i}", float(i), cost=100.0 - i) for i in range(1, 31)]
-        lines = answer(times=times, files=[Path("a.md")], rest=": --full")
-        assert len(lines) == 12
-        assert [re.findall(r"gpu-\d+", text) for text in lines[5:7]] == [["gpu-30"], ["gpu-1"]]
-        assert lines[7].strip() == "and 28 more: --full"
 
-    def test_the_markdown_opens_with_it_and_leaves_nothing_out(self):
-        times = [gpu(f"gpu-{i}", float(i)) for i in range(1, 31)]
-        report = build_report(FIGURES, None, CREATED, times)
-        summary = ReadableReport(report).markdown().split("## Summary")[1].split("\n## ")[0]
-        assert summary.count("- **time**: gpu-") == 30
-        costs, times, doubts = answer_of(report)
-        for label, wordings in (*costs, *(("time", each) for each in times), *doubts):
-            assert f"- **{label}**: {wordings[0]}" in summary
-        assert "files" not in summary  # two runs write the same report wherever it goes
+def test_of_several_runtimes_the_words_are_the_same():
+    priced = timed("some-gpu", (load(), load(16, 4.5, cost=3.25)))["times"]
+    alone = "some-gpu, eager: 2.00 s a page; 4.50 pages/s at 16"
+    assert answer(times=[TIME, *priced])[5:7] == [
+        f"time    {alone}, 3.25 per 1,000", f"        {alone}",
+    ]  # fmt: skip
+
+
+def test_of_many_gpus_the_fastest_and_the_cheapest_stay():
+    times = [gpu(f"gpu-{i}", float(i), cost=100.0 - i) for i in range(1, 31)]
+    lines = answer(times=times, files=[Path("a.md")], rest=": --full")
+    assert len(lines) == 12
+    assert [re.findall(r"gpu-\d+", text) for text in lines[5:7]] == [["gpu-30"], ["gpu-1"]]
+    assert lines[7].strip() == "and 28 more: --full"
+
+
+def test_the_markdown_opens_with_it_and_leaves_nothing_out():
+    times = [gpu(f"gpu-{i}", float(i)) for i in range(1, 31)]
+    report = build_report(FIGURES, None, CREATED, times)
+    summary = ReadableReport(report).markdown().split("## Summary")[1].split("\n## ")[0]
+    assert summary.count("- **time**: gpu-") == 30
+    costs, times, doubts = answer_of(report)
+    for label, wordings in (*costs, *(("time", each) for each in times), *doubts):
+        assert f"- **{label}**: {wordings[0]}" in summary
+    assert "files" not in summary  # two runs write the same report wherever it goes
 
 
 # --- what it looks like ------------------------------------------------------------------------

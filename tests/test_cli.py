@@ -158,11 +158,10 @@ def test_the_seed_script_takes_the_seeds_command_line(tmp_path):
     )
     script = ROOT / "scripts/deepseek-ocr-static-analysis.py"
     command = [sys.executable, script, *line.split(), tmp_path / "ops"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    subprocess.run(command, capture_output=True, check=True)
     document = json.loads((tmp_path / "ops/static_compute.json").read_text())
-    assert document["workload"]["seq_len"] == 1024
-    assert document["workload"]["text_tokens"] == 1024 - 903
+    lengths = [document["workload"][each] for each in ("seq_len", "text_tokens")]
+    assert lengths == [1024, 1024 - 903]
     assert "flash_attention" in document["operator_ledger"]["counted"]
 
 
@@ -252,35 +251,39 @@ def test_the_real_forward_pass_on_the_cpu_gives_the_counts_of_meta(capsys, tmp_p
     assert documents[0] == documents[1]
 
 
-class TestTrust:
-    @pytest.fixture(autouse=True)
-    def _directory(self):
-        auto_map = {"AutoConfig": "code.A", "AutoModel": "code.DeepseekOCRForCausalLM"}
-        folder = Path("models/deepseek-ocr")
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_text(json.dumps({"auto_map": auto_map}))
-        (folder / "code.py").write_text("raise RuntimeError('ran')\n")
+@pytest.fixture
+def untrusted():
+    """A directory where the program looks by default, whose code says that it ran."""
+    auto_map = {"AutoConfig": "code.A", "AutoModel": "code.DeepseekOCRForCausalLM"}
+    folder = Path("models/deepseek-ocr")
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"auto_map": auto_map}))
+    (folder / "code.py").write_text("raise RuntimeError('ran')\n")
+    return folder
 
-    @pytest.mark.directory
-    def test_only_trusted_code_runs_and_a_changed_file_ends_the_trust(self, capsys):
-        named, file = ("--model", "models/deepseek-ocr"), Path("models/deepseek-ocr/code.py")
-        code, _, err = run(capsys, *named)
-        assert (code, "RuntimeError" in err) == (2, False)
-        assert "code.py" in err
-        assert "dsocr-analyze trust" in err
-        assert "RuntimeError: ran" in run(capsys, *named, "--trust-remote-code")[2]
-        code, out, _ = run(capsys, "trust", "models/deepseek-ocr")
-        assert (code, "code.py" in out) == (0, True)
-        code, _, err = run(capsys, *named)
-        assert (code, "RuntimeError: ran" in err) == (2, True)
-        file.write_text("raise RuntimeError('changed')\n")
-        assert "changed since they were trusted (code.py)" in run(capsys, *named)[2]
 
-    @pytest.mark.exhaustive
-    def test_an_untrusted_default_directory_gives_the_reference_and_says_so(self, capsys):
-        code, out, err = run(capsys, *SMALL)
-        assert (code, "is not trusted" in err) == (0, True)
-        assert out.startswith("model   deepseek-ocr (reference), ")
+@pytest.mark.directory
+def test_only_trusted_code_runs_and_a_changed_file_ends_the_trust(capsys, untrusted):
+    for line, wanted, words in (
+        (("--model", untrusted), 2, ["code.py", "dsocr-analyze trust"]),
+        (("--model", untrusted, "--trust-remote-code"), 2, ["RuntimeError: ran"]),
+        (("trust", untrusted), 0, ["code.py"]),
+        (("--model", untrusted), 2, ["RuntimeError: ran"]),
+    ):
+        code, out, err = run(capsys, *line)
+        assert (code, [each for each in words if each not in out + err]) == (wanted, []), line
+        assert ("RuntimeError" in err) == ("RuntimeError: ran" in words), line
+    (untrusted / "code.py").write_text("raise RuntimeError('changed')\n")
+    said = run(capsys, "--model", untrusted)[2]
+    assert "changed since they were trusted (code.py)" in said
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("untrusted")
+def test_an_untrusted_default_directory_gives_the_reference_and_says_so(capsys):
+    code, out, err = run(capsys, *SMALL)
+    assert (code, "is not trusted" in err) == (0, True)
+    assert out.startswith("model   deepseek-ocr (reference), ")
 
 
 # Words -------------------------------------------------------------------------------------------
@@ -395,24 +398,24 @@ class TestTheCallersProcess:
 @pytest.mark.parametrize("link", ["tmp", "tmp/dsocr-static-ops"])
 def test_a_link_in_a_folder_of_others_does_not_lead_out_of_it(capsys, tmp_path, link):
     """A repository may hold links where results go unless the user names a folder."""
+    tiny = ("--mode", "tiny", *ANALYTIC)
     Path("here", link).parent.mkdir(parents=True)
     os.chdir("here")
     Path(link).symlink_to(tmp_path)
     before = sorted(map(str, tmp_path.rglob("*")))
-    code, out, err = run(capsys, "--mode", "tiny", "--engine", "analytic")
+    code, out, err = run(capsys, *tiny)
     assert (code, out, "leads out of the current folder" in err) == (74, "", True)
     assert sorted(map(str, tmp_path.rglob("*"))) == before
-    code, _, _ = run(capsys, "--mode", "tiny", "--engine", "analytic", "--output", link)
-    assert code == (0 if link == "tmp" else 74)
+    assert run(capsys, *tiny, "--output", link)[0] == (0 if link == "tmp" else 74)
 
 
 def test_a_link_in_the_default_folder_is_not_followed(capsys):
-    Path("mine").write_text("mine")
-    written = REPORT.with_suffix(".md")
+    mine, written = Path("mine").absolute(), REPORT.with_suffix(".md")
+    mine.write_text("mine")
     written.parent.mkdir(parents=True)
-    written.symlink_to(Path("mine").absolute())
-    assert run(capsys, "--mode", "tiny", "--engine", "analytic")[0] == 0
-    assert (Path("mine").read_text(), written.is_symlink()) == ("mine", False)
+    written.symlink_to(mine)
+    assert run(capsys, "--mode", "tiny", *ANALYTIC)[0] == 0
+    assert (mine.read_text(), written.is_symlink()) == ("mine", False)
     assert written.read_text().startswith("Ran: ")
 
 

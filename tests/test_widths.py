@@ -96,15 +96,16 @@ def test_no_command_is_missing():
 def _somewhere_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    Path("budgets.toml").write_text(BUDGETS)
-    Path("pages.csv").write_text(
-        "width,height\n1240,1754\n3508,2480\n600,400\n" + "850,1100\n" * 99
-    )
+    rows = "width,height\n1240,1754\n3508,2480\n600,400\n" + "850,1100\n" * 99
     config = small_directory().config
-    Path("two.json").write_text(json.dumps(config))
-    Path("one/with/a/long/path").mkdir(parents=True)
-    other = json.dumps(config | {"torch_dtype": "float32"})
-    Path("one/with/a/long/path/config.json").write_text(other)
+    for name, text in (
+        ("budgets.toml", BUDGETS),
+        ("pages.csv", rows),
+        ("two.json", json.dumps(config)),
+        ("one/with/a/long/path/config.json", json.dumps(config | {"torch_dtype": "float32"})),
+    ):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
 
 
 @pytest.fixture
