@@ -1,7 +1,5 @@
 """Repositories with budgets in them, for the tests of `check`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`dsocr-analyze check`, its action and comment: exit codes, revisions, outputs, hostile input."""
 
-from __future__ import annotations
-
 import ast
 import gzip
 import importlib.util

@@ -1,7 +1,5 @@
 """Budgets, report keys and what moved: the rules of `check`, without its command line."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -1,7 +1,5 @@
 """CSV and Parquet files of any `RowKind`, opened by `open_rows` and read in batches."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import enum

@@ -10,8 +10,6 @@ The batch function `count_pages` takes and returns Arrow data, and is imported w
 pyarrow on first use.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -1,7 +1,5 @@
 """The advice for a page: what every mode makes of it and costs, computed and in tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction

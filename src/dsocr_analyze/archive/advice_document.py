@@ -1,7 +1,5 @@
 """The advice for a page as a JSON document, and the published accuracy that it quotes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -338,7 +336,7 @@ class ModeAdvice(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
     @property
-    def cases(self) -> Sequence[ModeAdvice | TextCost]:
+    def cases(self) -> Sequence["ModeAdvice | TextCost"]:
         """What has a cost: each number of text tokens, or the mode."""
         return self.by_text_tokens or (self,)
 

@@ -1,7 +1,5 @@
 """What many workloads cost, as table columns."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, Final, NamedTuple
 

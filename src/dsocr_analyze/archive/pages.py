@@ -1,7 +1,5 @@
 """Lists of pages: sizes, images, PDFs, folders, batches; what is bad spoils only its own row."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections import Counter

@@ -3,8 +3,6 @@
 Source: ISO 32000-2, 7.7.3 (page tree, inherited attributes) and 14.11.2 (page boundaries).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib.util

@@ -1,7 +1,5 @@
 """How long many pages take on GPUs: columns of a sweep, and totals of a list."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -133,7 +131,7 @@ class ArchiveTimeRequest:
     has_lengths: bool = False
     """Whether output lengths are given, not just their maximum."""
 
-    def timer(self, model: CountedModel, settings: Sequence[Setting]) -> ArchiveTimer:
+    def timer(self, model: CountedModel, settings: Sequence[Setting]) -> "ArchiveTimer":
         """A timer of the list; raises what `TimeRequested.timers` does."""
         timers = self.requested.timers(model, settings)
         return ArchiveTimer(self, model, [_Timed(*each) for each in timers])

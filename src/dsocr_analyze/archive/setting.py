@@ -1,12 +1,10 @@
 """What is counted, and how; and its documents."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from msgspec import Struct
 
@@ -116,7 +114,7 @@ class CountedModel:
     """Its sizes with its sliding window off, if it has one."""
 
     @classmethod
-    def from_directory(cls, directory: ModelDirectory) -> CountedModel:
+    def from_directory(cls, directory: ModelDirectory) -> Self:
         """The model built by a directory's code.
 
         Raises:

@@ -1,7 +1,5 @@
 """`dsocr-analyze advise`: which mode for a page."""
 
-from __future__ import annotations
-
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from itertools import chain

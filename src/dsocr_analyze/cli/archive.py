@@ -1,7 +1,5 @@
 """`dsocr-analyze archive`: what a whole list of pages costs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Final
 

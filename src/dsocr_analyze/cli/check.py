@@ -1,7 +1,5 @@
 """Budgets and baselines: whether a model's cost is still within its limits."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Sequence

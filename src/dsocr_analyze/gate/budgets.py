@@ -1,7 +1,5 @@
 """Budgets in a TOML file, read and written with new limits; and the report keys that they name."""
 
-from __future__ import annotations
-
 import json
 import operator
 import re

@@ -1,7 +1,5 @@
 """How two reports compare, by their types: what differs, changed inputs, where work moved."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

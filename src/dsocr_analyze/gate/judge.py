@@ -1,7 +1,5 @@
 """Judges workloads by their budgets and baseline: a check's result, whose types are its schema."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction

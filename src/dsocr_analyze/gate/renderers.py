@@ -4,8 +4,6 @@ Names may be strangers': Markdown has all but fixed words and small numbers in c
 nothing becomes a link, a mention or HTML.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence

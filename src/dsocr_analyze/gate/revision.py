@@ -4,14 +4,12 @@ Only plumbing reads objects: nothing is checked out or fetched, no setting runs,
 submodule or replaced object is followed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import subprocess
 from pathlib import Path, PurePosixPath
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from dsocr_analyze.errors import BaselineError
 
@@ -44,7 +42,7 @@ class Revision(NamedTuple):
     commit: str
 
     @classmethod
-    def named(cls, name: str, folder: Path) -> Revision:
+    def named(cls, name: str, folder: Path) -> Self:
         """The revision with that name of a folder's repository, or BaselineError."""
         shown = _git(folder, "rev-parse", "--show-toplevel").decode("utf-8", "surrogateescape")
         root = Path(shown.removesuffix("\n")).resolve()
