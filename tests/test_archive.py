@@ -301,7 +301,7 @@ GOOD_CSV = b'width,name,height\n1240,"a, b",1754\r\n640,"say ""x""",640\n\n1240.
 BAD_LINES = {
     1: b"1240,1754,a", 2: b"12,40", 3: b'\n640,"640', 4: b"abc,9,\xff\xfe", 5: b"640,640,\xe9",
     6: b",9,x", 7: b'"1,240",9,x', 8: b"0,9,x", 9: b"1240,1754,z",
-    10: b"9,0,x",
+    10: b"9,0,x", 11: b"9,9,9,9",
 }  # fmt: skip
 
 
@@ -323,10 +323,11 @@ def test_csv_and_parquet_of_the_same_pages_give_the_same_totals(tmp_path, monkey
     assert added_up(one) == added_up(other)
 
 
+@pytest.mark.parametrize("block_bytes", [16, 4096])
 @pytest.mark.parametrize(
     ("lines", "pages", "rows", "reported"),
     [
-        ([b"width,height,name", *BAD_LINES.values()], 3, 7, [
+        ([b"width,height,name", *BAD_LINES.values()], 3, 8, [
             (2, "it has 2 values for 3 columns"),
             (3, "a quote is not closed, or is misplaced"),
             (4, "width 'abc' is not a whole number"),
@@ -334,15 +335,16 @@ def test_csv_and_parquet_of_the_same_pages_give_the_same_totals(tmp_path, monkey
             (7, "width '1\\x1f240' is not a whole number"),
             (8, "width '0' is not from 1 to 1000000"),
             (10, "height '0' is not from 1 to 1000000"),
+            (11, "it has 4 values for 3 columns"),
         ]),
         ([b"width,height", *[b"x,1"] * 500, b"9,9"], 1, 500,
          [(row, "width 'x' is not a whole number") for row in range(1, REPORTED_ROWS + 1)]),
     ],
 )  # fmt: skip
 def test_bad_lines_are_counted_some_named_by_number_and_spoil_no_others(
-    tmp_path, monkeypatch, lines, pages, rows, reported
+    tmp_path, monkeypatch, block_bytes, lines, pages, rows, reported
 ):
-    monkeypatch.setattr("dsocr_analyze.row_files._BLOCK_BYTES", 16)
+    monkeypatch.setattr("dsocr_analyze.row_files._BLOCK_BYTES", block_bytes)
     (tmp_path / "pages.csv").write_bytes(b"\n".join(lines))
     archive, _ = added_up(tmp_path / "pages.csv")
     assert (archive.pages, archive.malformed.rows) == (pages, rows)
