@@ -134,15 +134,15 @@ def _class_for(values: Config) -> str | None:
     is_masked_model = model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if is_masked_model and not values.get("is_decoder"):
         tables.pop()  # BERT and its like can be made to generate, but are not meant to
-    for table in [*tables, modeling_auto.MODEL_MAPPING_NAMES]:
-        found = table.get(model_type)
-        if found is not None:
-            return found if isinstance(found, str) else str(found[0])
-    raise ConfigError(
-        f"config.json has model_type {model_type!r} and names no class in 'architectures', and"
-        " transformers has none for it; give model_class='NAME'",
-        arguments=["model_class"],
-    )
+    tables.append(modeling_auto.MODEL_MAPPING_NAMES)
+    found = next((table[model_type] for table in tables if model_type in table), None)
+    if found is None:
+        raise ConfigError(
+            f"config.json has model_type {model_type!r} and names no class in 'architectures', and"
+            " transformers has none for it; give model_class='NAME'",
+            arguments=["model_class"],
+        )
+    return found if isinstance(found, str) else str(found[0])
 
 
 def _is_masked(module: transformers.PreTrainedModel) -> bool:
@@ -192,11 +192,12 @@ class _Drafter:
     def _refuse_undescribed(self) -> None:
         """Refuses a forward with an argument that no rule describes."""
         main = self._module.main_input_name
-        needed = {main} if isinstance(main, str) else {*main}
-        for name, each in self._parameters.items():
-            if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD:
-                needed.add(name)
-        missing = needed - DESCRIBED
+        needed = {
+            name
+            for name, each in self._parameters.items()
+            if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
+        }
+        missing = needed.union([main] if isinstance(main, str) else main) - DESCRIBED
         if missing:
             raise ModelCodeError(
                 f"{type(self._module).__name__} takes {', '.join(sorted(missing))}, which no rule"

@@ -75,14 +75,15 @@ class Generation(Generic[Record]):
         self.kv_cache_bytes = 0
         self.steps: dict[int, tuple[Record, int]] = {}
         self.goes_back = False
-        use = architecture.generate
         self._calls: ForwardCalls | GenerateCalls
-        if use is None:
+        if architecture.generate is None:
             self._calls = ForwardCalls(model, workload, architecture, inputs)
         else:
             from dsocr_analyze.model.generate_calls import GenerateCalls  # which few runs need
 
-            self._calls = GenerateCalls(model.module, inputs, workload.max_new_tokens, use)
+            self._calls = GenerateCalls(
+                model.module, inputs, workload.max_new_tokens, architecture.generate
+            )
         self._first_state: Any = None
         self._restore_first: Callable[[], None] = lambda: None
 
@@ -233,11 +234,8 @@ def _bytes_of(value: Any, is_counted: Callable[[torch.Tensor], bool] = torch.is_
         return value.numel() * value.element_size() if is_counted(value) else 0
     if isinstance(value, type):
         return 0
-    parts: Values
-    if isinstance(value, tuple | list):
-        parts = value
-    else:
-        parts = (value if isinstance(value, dict) else getattr(value, "__dict__", {})).values()
+    table = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    parts: Values = value if isinstance(value, tuple | list) else table.values()
     return sum(map(_bytes_of, parts, repeat(is_counted)))
 
 
