@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -264,9 +264,8 @@ class DeepSeekOCRSession:
             )
         cuts = () if self._dimensions is None else self._dimensions.step_cuts(workload.seq_len)
         stretches = step_stretches(workload.max_new_tokens, cuts)
-        numbers = {0}
-        for stretch in stretches:
-            numbers.update(stretch[:2])  # the second shows how a step grows with the cache
+        # The second of a stretch shows how a step grows with the cache.
+        numbers = {0}.union(*map(itemgetter(slice(2)), stretches))
         is_growing = bool(stretches) and len(stretches[0]) > 1  # later ones may overwrite a window
         is_eager = self.loaded.attention == "eager"
         traces = trace(step_numbers=sorted(numbers), with_longer_step=is_eager and not is_growing)
@@ -363,22 +362,23 @@ class DeepSeekOCRSession:
         architecture, decode = self.architecture, self.architecture.decode
         parameters, own_params, weights_bytes = self._counted
         stages = stage_figures(traces, architecture.stages, own_params)
-        if self._dimensions is not None and isinstance(workload, PageWorkload):
-            touched = architecture.forms.experts_touched(self._dimensions, workload, self.dtype)
-            for name in touched.keys() & stages.keys():
-                counted = count_experts(stages[name], architecture.routed_expert)
-                experts = replace(touched[name], counted=counted)
-                stages[name] = replace(stages[name], experts=experts)
         in_pass = [*stages.values()][: -1 if decode is not None else None]
         prefill = total_work(map(attrgetter("work"), in_pass))
         causal = sum(map(attrgetter("causal_savable_flops"), in_pass))
-        if isinstance(workload, PageWorkload) and self.loaded.attention == "eager":
-            # It computes every score, then masks: no record says that it is causal.
-            causal += causal_savable_flops(traces, workload, architecture.routed_expert)
         if not isinstance(workload, PageWorkload):
             ran = workload.max_new_tokens > 1
             cache_bytes = traces.step_cache_bytes[-1] if ran else traces.kv_cache_bytes
         else:
+            if self.loaded.attention == "eager":
+                # It computes every score, then masks: no record says that it is causal.
+                causal += causal_savable_flops(traces, workload, architecture.routed_expert)
+            touched = {}
+            if self._dimensions is not None:
+                touched = architecture.forms.experts_touched(self._dimensions, workload, self.dtype)
+            for name in touched.keys() & stages.keys():
+                counted = count_experts(stages[name], architecture.routed_expert)
+                experts = replace(touched[name], counted=counted)
+                stages[name] = replace(stages[name], experts=experts)
             per_token, remainder = divmod(traces.kv_cache_bytes, workload.seq_len)
             assert not remainder, "a cache holds every token alike"
             last = CacheStep(workload.seq_len, workload.max_new_tokens, self.loaded.sliding_window)

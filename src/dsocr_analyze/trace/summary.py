@@ -129,11 +129,10 @@ def causal_savable_flops(
     A query and a key cost what one more cached token adds to a decode step: `longer_step`, or else
     the second. In a prompt of T tokens, T (T - 1) / 2 pairs have their key after the query.
     """
-    first, second = traces.decode_steps[0], traces.longer_step
-    if second is None:
-        second = traces.decode_steps[1]
+    if traces.longer_step is None:
+        first, second = traces.decode_steps[:2]
     else:
-        first = traces.decode_steps[-1]
+        first, second = traces.decode_steps[-1], traces.longer_step
     growth = growing_work(second, routed_expert).minus(growing_work(first, routed_expert))
     return growth.matrix_flops * (workload.seq_len * (workload.seq_len - 1) // 2)
 
