@@ -28,6 +28,7 @@ from dsocr_analyze.measuring.cpu_calibration import calibrated_cpu
 from dsocr_analyze.measuring.machine import device_title
 from dsocr_analyze.measuring.passes import Protocol, measure_page, predicted_page
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.report.measured import MeasuredSeconds
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.workload import PageWorkload
 
@@ -56,11 +57,12 @@ def main() -> int:
             peaks.append(abs(predicted.peak_bytes / found.peak_bytes - 1))
             print(
                 f"{mode}, {dtype}: peak {found.peak_bytes:,} B, {peaks[-1]:.2%} off;"
-                f" fixed product varied by {found.reference.spread:.0%}"
+                f" fixed product varied by {MeasuredSeconds.of(found.reference).spread:.0%}"
             )
-            for name, samples in found.stages.items():
+            for name, seconds in found.stages.items():
+                samples = MeasuredSeconds.of(seconds)
                 error = float(predicted.stages[name].seconds) / samples.fastest - 1
-                share = samples.fastest / found.prefill.fastest
+                share = samples.fastest / min(found.prefill)
                 counts = name == "decode" or share >= SMALLEST_SHARE
                 print(
                     f"  {name:10} {1e3 * samples.fastest:10.1f} ms"

@@ -146,7 +146,7 @@ def measurement(
     )
     parse_device(device, computes=True)
     _check_memory(directory, asked, device)
-    workload = asked.workload
+    workload, compared = asked.workload, measured.MeasuredSeconds.of
     with streams.announced_steps(in_lines=True) as announce:
         announce("building the model")
         session = analysis.Engine(directory, device, trusted).session(asked)
@@ -158,8 +158,9 @@ def measurement(
         if isinstance(workload, PageWorkload) and architecture.closed_forms is not None:
             announce("preprocessing")
             content = page_in_views(architecture.closed_forms.crop_grids, workload)[-1].content
-            prepared = passes.measured_preprocessing(workload, content, protocol.repeats).beside(
-                assumptions.estimated_preprocessing(architecture, workload)
+            prepared = compared(
+                passes.measured_preprocessing(workload, content, protocol.repeats),
+                assumptions.estimated_preprocessing(architecture, workload),
             )
     seconds = {name: float(span.seconds) for name, span in page.stages.items()}
     decode = None if architecture.decode is None else architecture.decode.name
@@ -185,9 +186,9 @@ def measurement(
         steps=protocol.steps,
         profile=source,
         unpredicted=unpredicted,
-        stages={name: each.beside(seconds.get(name)) for name, each in found.stages.items()},
-        prefill=found.prefill.beside(whole if seconds else None),
-        reference=found.reference,
+        stages={name: compared(each, seconds.get(name)) for name, each in found.stages.items()},
+        prefill=compared(found.prefill, whole if seconds else None),
+        reference=compared(found.reference),
         preprocessing=prepared,
         peak=measured.MeasuredBytes(
             measured=found.peak_bytes,

@@ -23,7 +23,6 @@ from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.machine import Timer, allocated_at_most, kept_memory, timer_of
-from dsocr_analyze.measuring.samples import MeasuredSeconds
 from dsocr_analyze.model.forward import blamed_on, running_unwatched
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
@@ -168,7 +167,7 @@ class Protocol:
 
 @dataclass(frozen=True)
 class MeasuredPage:
-    """Measured passes of a page, or of a batch of pages.
+    """Seconds of repeated passes of a page, or of a batch of pages.
 
     Attributes:
         stages: By stage; of decode, a step.
@@ -176,9 +175,9 @@ class MeasuredPage:
         peak_bytes: Of the prefill pass, without weights and inputs.
     """
 
-    stages: Mapping[str, MeasuredSeconds]
-    prefill: MeasuredSeconds
-    reference: MeasuredSeconds
+    stages: Mapping[str, list[float]]
+    prefill: list[float]
+    reference: list[float]
     peak_bytes: int
 
 
@@ -230,11 +229,9 @@ def measure_page(
     del reference[: protocol.warmups], repeats[: protocol.warmups]
     names = [name for name in architecture.stage_names if name in repeats[0]]
     return MeasuredPage(
-        {name: MeasuredSeconds.of([each[name] for each in repeats]) for name in names},
-        MeasuredSeconds.of(
-            [sum(each[name] for name in names if name != decode) for each in repeats]
-        ),
-        MeasuredSeconds.of(reference),
+        {name: [each[name] for each in repeats] for name in names},
+        [sum(each[name] for name in names if name != decode) for each in repeats],
+        reference,
         peak,
     )
 
@@ -251,7 +248,7 @@ def _reference_seconds(device: torch.device, timer: Timer) -> float:
 
 def measured_preprocessing(
     workload: PageWorkload, content: tuple[int, int], repeats: int
-) -> MeasuredSeconds:
+) -> list[float]:
     """Seconds of one CPU thread for the resizes and tensors of `infer()`, on noise.
 
     `content` is the page's width and height in the global view; the rest is padding.
@@ -271,7 +268,7 @@ def measured_preprocessing(
             found.append(time.perf_counter() - start)
     finally:
         torch.set_num_threads(threads)
-    return MeasuredSeconds.of(found[1:])  # the first one warms up
+    return found[1:]  # the first one warms up
 
 
 def _prepare(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Annotated, Literal, Self
 
@@ -11,7 +12,6 @@ from msgspec import Meta, Struct
 
 from dsocr_analyze.escaping import as_markdown, visible_lines
 from dsocr_analyze.figures import Count, Share
-from dsocr_analyze.measuring.samples import MeasuredSeconds
 from dsocr_analyze.report.opening import PageOpening, model_text
 from dsocr_analyze.report.table import Table, bytes_text, markdown_page, scaled, seconds_text
 from dsocr_analyze.timing import TimeCorrection
@@ -22,6 +22,7 @@ __all__ = [
     "Compared",
     "InferenceReport",
     "MeasuredBytes",
+    "MeasuredSeconds",
     "MeasuredStage",
     "Measurement",
     "benchmark_tables",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 Error = Annotated[float, Meta(ge=-1)]
+Seconds = Annotated[float, Meta(ge=0)]
 
 _TITLES = {
     "pages_per_second": "pages/s",
@@ -57,6 +59,39 @@ class MeasuredBytes(Struct, frozen=True, kw_only=True):
     measured: int
     predicted: int
     besides: int
+
+
+class MeasuredSeconds(Struct, frozen=True, kw_only=True):
+    """Seconds of something that ran several times.
+
+    Attributes:
+        fastest: The minimum.
+        median: The median.
+        spread: (maximum - minimum) / median.
+        samples: In the order in which they were taken.
+        predicted: Predicted seconds; null without a prediction.
+        error: predicted / fastest - 1; null without a prediction.
+    """
+
+    fastest: Seconds
+    median: Seconds
+    spread: Seconds
+    samples: tuple[Seconds, ...]
+    predicted: Seconds | None
+    error: float | None
+
+    @classmethod
+    def of(cls, samples: Sequence[float], predicted: float | None = None) -> Self:
+        """The figures of some samples and their prediction."""
+        fastest, median = min(samples), statistics.median(samples)
+        return cls(
+            fastest=fastest,
+            median=median,
+            spread=(max(samples) - fastest) / median,
+            samples=tuple(samples),
+            predicted=predicted,
+            error=None if predicted is None else predicted / fastest - 1,
+        )
 
 
 class Measurement(PageOpening, frozen=True, kw_only=True):
