@@ -34,6 +34,8 @@ from dsocr_analyze.workload import LARGEST_COUNT, ViewBatch
 REFERENCE, SMALL = dimensions_of(PUBLISHED), dimensions_of(small_directory())
 HOSTS = {"eager": EAGER, "serving": SERVERS["vllm"]}
 H100, A4 = device("h100-sxm"), DEFAULT.plan(page=(1240, 1754))
+CPU = dataclasses.replace(H100, cpu=object())
+"""Refused before its kernel times are looked at."""
 runtimes = pytest.mark.parametrize("runtime", HOSTS)
 
 
@@ -481,6 +483,9 @@ def test_an_impossible_assumption_is_named(changes, named):
          (1,)),
         (DeviceError, "float8", {"device": device("a100")},
          {"precision": Precision(cache="float8")}, (1,)),
+        (DeviceError, "not predicted on a CPU; use runtime eager", {"device": CPU}, {}, (1,)),
+        (DeviceError, "a CPU has no FlashAttention-2",
+         {"device": CPU, "flash_attention": True}, {"runtime": "eager"}, (1,)),
     ],
 )  # fmt: skip
 def test_what_is_not_predicted_is_refused(error, said, model, changes, concurrency):
