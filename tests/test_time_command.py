@@ -146,7 +146,8 @@ def test_what_is_not_possible_is_refused_by_name(capsys, command, said):
     [
         ("time h100 --price 2",
          ["nothing was run", "h100-sxm, serving, vllm: one page alone, predicted",
-          "per 1,000 pages", "error assumed, not measured: masked_attention"]),
+          "per 1,000 pages", "64.5 ms of CPU per page (estimated",
+          "error assumed, not measured: masked_attention"]),
         ("time h100 --format markdown", ["| --- |", "---: |", "## Assumptions"]),
         ("compare tiny --gpu h100", ["Assumed: serving: every page generates 1024 tokens"]),
     ],
