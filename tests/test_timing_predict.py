@@ -5,6 +5,7 @@ import gzip
 import itertools
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +35,8 @@ from dsocr_analyze.workload import LARGEST_COUNT, ViewBatch
 REFERENCE, SMALL = dimensions_of(PUBLISHED), dimensions_of(small_directory())
 HOSTS = {"eager": EAGER, "serving": SERVERS["vllm"]}
 H100, A4 = device("h100-sxm"), DEFAULT.plan(page=(1240, 1754))
-CPU = dataclasses.replace(H100, cpu=object())
-"""Refused before its kernel times are looked at."""
+CPU = dataclasses.replace(H100, cpu=SimpleNamespace(operator_us=3.0))
+"""One whose kernel times are not looked at."""
 runtimes = pytest.mark.parametrize("runtime", HOSTS)
 
 
@@ -192,6 +193,16 @@ def test_a_batch_waits_for_its_longest_page_and_served_pages_do_not():
 
 
 # --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("devices", "owner"),
+    [([], "the GPU's"), ([H100], "the GPU's"), ([CPU], "the machine's"),
+     ([H100, CPU], "each device's")],
+)  # fmt: skip
+def test_memory_is_kept_free_on_what_computes(devices, owner):
+    said = assumed("eager").sentences("", devices)
+    assert f"10 % of {owner} memory is kept free" in said
 
 
 @runtimes

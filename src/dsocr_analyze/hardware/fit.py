@@ -159,7 +159,7 @@ def fit(
     flash_attention: bool,
     reserved: float,
 ) -> GpuFit:
-    """Whether a workload fits into a GPU, of whose memory the fraction `reserved` is kept free.
+    """Whether a workload fits into a GPU whose fraction `reserved` of memory is kept free.
 
     Raises:
         WorkloadError: `reserved` is out of range.

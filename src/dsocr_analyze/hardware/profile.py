@@ -229,7 +229,6 @@ def _check_kind(entry: Any, record: type[Coefficients], where: str) -> None:
 
 
 def _cpu_kernels(table: Table, where: str) -> CpuKernels:
-    """The kernel families in a CPU's profile."""
     from dsocr_analyze.hardware.cpu_kernels import CpuKernels, names_of
 
     cpu, kernels, families = table["cpu"], table.get("kernels", {}), {}
@@ -272,7 +271,7 @@ def _given_coefficients(
 def _check_record(
     entry: Any, record: type[Gpu | MeasuredHost], where: str, needed: Iterable[str] | None = None
 ) -> None:
-    """Check a table of a record's fields, of which all are needed by default."""
+    """Check a table of a record's fields, by default all needed."""
     types = {field.name: str(field.type) for field in fields(record) if field.name != "name"}
     if not isinstance(entry, dict):
         raise DeviceError(f"{where} must be a table")
@@ -282,7 +281,6 @@ def _check_record(
 
 
 def _check_keys(table: Table, known: Iterable[str], where: str, needed: Iterable[str] = ()) -> None:
-    """Raise DeviceError for unknown keys and for missing ones."""
     if unknown := [name for name in table if name not in set(known)]:
         raise DeviceError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(known)}")
     if missing := [name for name in needed if name not in table]:
@@ -293,7 +291,6 @@ def _check(
     table: Table, keys: Iterable[str], where: str, right: str, is_right: Callable[[Any], bool],
     default: object = None,
 ) -> None:  # fmt: skip
-    """Raise DeviceError for the first key whose value is not right."""
     for key in keys:
         value = table.get(key, default)
         if not is_right(value):
@@ -372,8 +369,7 @@ def kind_text(
 ) -> str:
     """The tables of a kernel kind in a data type, whose kernels `framework` launched.
 
-    `left_out` has the median and 90th percentile of the error on training groups under fits to the
-    others.
+    `left_out`: median and 90th percentile of the error on training groups under fits to the others.
     """
     median, ninety = (max(_LEAST_ERROR, e) for e in (errors.held_out_median, errors.held_out_p90))
     lines = [

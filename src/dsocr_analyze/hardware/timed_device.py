@@ -148,8 +148,8 @@ class Device:
     ) -> Fitted:
         """Coefficients, origin and error of a kernel kind, a key of `COEFFICIENTS`.
 
-        `weights_dtype` is for gemm and experts, `kv_dtype` for attention. int8 and int4 weights
-        have the coefficients of 16 bits, with an assumed error.
+        `weights_dtype` is for gemm and experts; int8 and int4 have the coefficients of 16 bits,
+        with an assumed error. `kv_dtype` is for attention.
 
         Raises:
             DeviceError: The GPU lacks a type, or the kind was not measured in it or has no weights.
@@ -280,8 +280,7 @@ class Device:
             heads: Query heads.
             head_dim: Elements per head.
             kv_heads: Key heads; default `heads`.
-            causal: Whether later keys are masked, as in a prompt or, with one query, in generation;
-                else it is an encoder's.
+            causal: Whether later keys are masked: a prompt's or, with one query, generation.
             dtype: Of the queries.
             kv_dtype: Of cached keys and values: float8, int8 or int4; default `dtype`. Except for
                 generation in float8, the 16-bit kernel reads fewer bytes.

@@ -78,10 +78,9 @@ class OutputLengths:
 
     @classmethod
     def mean_and_limit(cls, mean: float, limit: int, share_at_limit: float) -> OutputLengths:
-        """Some pages repeat themselves up to the limit; the others stop on their own.
+        """Some pages repeat themselves up to the limit; the others stop at `mean` on average.
 
-        The others have the mean length, or the two whole numbers around it in proportion. The mean
-        of all pages is `share_at_limit * limit + (1 - share_at_limit) * mean`.
+        These have the two whole numbers around it in proportion.
 
         Raises:
             WorkloadError: The limit is not a whole number from 2 to `LARGEST_COUNT`, the mean is
@@ -111,8 +110,7 @@ class OutputLengths:
         """The distribution of counted pages, by generated tokens.
 
         Raises:
-            WorkloadError: There is no page, a count is below 0, or a length is not a whole number
-                from 1 to `LARGEST_COUNT`.
+            WorkloadError: There is no page, a count is below 0, or a length is impossible.
         """
         for length, count in pages.items():
             if count < 0:
@@ -171,7 +169,6 @@ class OutputLengths:
 
 
 def _check_count(what: str, count: object, *, least: int = 1) -> None:
-    """Raise WorkloadError unless a count is a whole number from `least` to LARGEST_COUNT."""
     if not isinstance(count, int) or isinstance(count, bool) or not least <= count <= LARGEST_COUNT:
         raise WorkloadError(
             f"{what} {count!r} is invalid; give a whole number from {least} to {LARGEST_COUNT}"
@@ -218,13 +215,12 @@ class Assumptions:
 
     Attributes:
         host: The runtime's; a device's profile may have measured its figures.
-        lengths: From a page's token limit to the tokens that pages generate; raises WorkloadError.
-        preprocess_seconds: CPU seconds per page before the model runs; None to estimate them.
+        lengths: Of outputs, from a page's token limit; raises WorkloadError.
+        preprocess_seconds: CPU seconds per page; None to estimate them.
         workers: Pages that the CPU prepares in parallel.
         reserved: Fraction of the memory kept for the driver, the allocator and kernels.
-        price_per_hour: Of one GPU, if it was given.
-        is_offline: Whether the CPU prepares all pages before the first one runs, not ahead of it.
-        corrections: From benchmarks of servers.
+        price_per_hour: Of one GPU.
+        is_offline: Whether the CPU prepares all pages before the first one runs.
 
     Raises:
         WorkloadError: A number is out of range.
@@ -262,9 +258,9 @@ class Assumptions:
     def sentences(
         self, lengths: str, profiles: Iterable[Device] = (), prepare: float | None = None
     ) -> list[str]:
-        """What is assumed on some devices, in sentences, without corrections.
+        """What is assumed on some devices, without corrections.
 
-        `lengths` says how many tokens pages generate; `prepare` are CPU seconds of a single page.
+        `lengths` says how many tokens pages generate; `prepare` are CPU seconds of a page.
         """
         devices_of: dict[Host, list[str]] = {}
         for profile in profiles:

@@ -80,9 +80,9 @@ class KindError(NamedTuple):
     p90: float
     """90th percentile of the relative error."""
     extrapolated: bool
-    """Whether the coefficients come from another GPU."""
+    """From another GPU's coefficients."""
     assumed: bool
-    """Whether the error is assumed instead of measured."""
+    """Not measured."""
 
 
 _FLOAT32_ERROR: Final = KindError("gemm.float32", 0.5, extrapolated=False, assumed=True)
@@ -141,8 +141,8 @@ def kernel_seconds(
 ) -> KernelSeconds:
     """Seconds of each kernel on a device, with a served decoder's types of weights and cache.
 
-    Weights come from device memory in every call, unless L2 holds all that are read until the next
-    one, by default those of `kernels`; activations may be in L2.
+    Weights come from device memory unless L2 holds all that are read until the next call, by
+    default those of `kernels`; activations may be in L2.
 
     Raises:
         DeviceError: The GPU lacks a data type.
@@ -198,10 +198,7 @@ def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSec
 
 
 def product_of(sizes: Dimensions) -> Dimensions:
-    """The product to which a convolution is equivalent; other sizes as they are.
-
-    It has a row per output position and a column per channel.
-    """
+    """The product of a row per output position that a convolution is; other sizes as they are."""
     if not isinstance(sizes, Convolution):
         return sizes
     rows = sizes.images * sizes.positions
@@ -359,15 +356,14 @@ class Duration(NamedTuple):
     """Time on the stream.
 
     Attributes:
-        kinds: Seconds of kernels, by kind.
+        kinds: Seconds of kernels.
         memory: The part of these in memory-bound kernels.
         launches: Seconds that the GPU waits for launches.
         host: Seconds that it waits for other work of the host.
         nbytes: Bytes read and written, including those that caches serve.
         least_compute: Seconds of the necessary matrix FLOPs at peak.
         least_memory: Seconds of the bytes that L2 does not serve, at memory's bandwidth.
-        measured_error: Relative half-width of the band if a server's benchmarks give it; None if it
-            follows from the kinds.
+        measured_error: Relative half-width of the band if a server's benchmarks give it.
     """
 
     kinds: Mapping[KindError, Figure] = MappingProxyType({})
@@ -406,9 +402,9 @@ class Duration(NamedTuple):
         return math.sqrt(squares) / seconds if seconds else 0.0
 
     def band(self, seconds: float | None = None) -> Interval:
-        """The band of seconds of which this is a part, by default the whole, and the rest is exact.
+        """The band of seconds of which this is a part, by default all; the rest is exact.
 
-        Errors are ratios, so it never reaches 0. A measured error is one of all the seconds.
+        A measured error is one of all the seconds.
         """
         own, error = float(self.seconds), self.error
         if seconds is None or self.measured_error is not None:
@@ -427,10 +423,7 @@ class Duration(NamedTuple):
         return self.mapped(partial(mul, factor))
 
     def corrected(self, factor: float, error: float | None) -> Duration:
-        """The duration with its seconds times a factor, measured over predicted.
-
-        `error` is how far benchmarks disagree, as a ratio; None for a single one.
-        """
+        """Seconds times a factor; `error` is the ratio by which benchmarks disagree, if any."""
         duration = self.times(factor)
         # The same work is done, unless it takes longer: then the server was spared some of it.
         return duration._replace(

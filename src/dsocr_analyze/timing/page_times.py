@@ -46,7 +46,6 @@ class ManyPages:
         kinds: One page per crop grid, whose token counts and size are not used.
         kind: Index into `kinds`.
         text_tokens: Prompt tokens that are not visual.
-        max_new_tokens: Tokens that it may generate.
         prepare: CPU seconds before the model runs.
         concurrency: Pages in flight.
     """

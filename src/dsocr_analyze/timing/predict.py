@@ -43,9 +43,7 @@ def predict(
     assumptions: Assumptions,
     concurrency: Sequence[int] = (1,),
 ) -> TimeEntry:
-    """Seconds of a page, and throughput with numbers of pages in flight, for a report.
-
-    The page's `batch_size` is not used.
+    """Seconds of a page alone, whatever its `batch_size`, and with numbers of pages in flight.
 
     Raises:
         ConfigError: The model has a part without a closed form, or serving it is not supported.

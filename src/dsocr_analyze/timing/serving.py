@@ -133,9 +133,9 @@ class ServedModel:
         return duration.plus(Duration(host=np.maximum(hidden - duration.seconds, 0.0) + serial))
 
     def keys(self, T: Size, generated: Size) -> Size:
-        """Keys of a sequence with T prompt tokens and `generated` more.
+        """Keys after T prompt tokens and `generated` more.
 
-        The window bounds their average like one length, which overestimates a step by up to 1 %.
+        The window bounds their average like one length: steps are up to 1 % too long.
         """
         window = self.dimensions.decoder.sliding_window
         return T + (generated if window is None else minimum(generated, window))
@@ -165,8 +165,8 @@ class ServedModel:
 def stretch_times(stretches: Iterable[tuple[Figure, Figure]]) -> Iterator[Figure]:
     """Seconds from each stretch's end to the next one's, with the host issuing ahead of the GPU.
 
-    A stretch is many kernels, issued evenly: their seconds on the GPU, and those of issuing them.
-    It ends when they have run, after the previous stretch, and no earlier than the last is issued.
+    A stretch is many kernels: their seconds on the GPU, and those of issuing them evenly. It ends
+    when they have run, no earlier than the last is issued.
     """
     issued: Figure = 0.0
     end: Figure = 0.0
@@ -189,7 +189,7 @@ _CELLS: Final = 1 << 18
 
 
 class LoopTimes(NamedTuple):
-    """How long the parts of a page take, in seconds: numbers, or arrays `[n]` for n loops."""
+    """Seconds of a page's parts: numbers, or arrays `[n]` for n loops."""
 
     prepare: Figure
     """On the CPU before the page is sent to the GPU."""
@@ -284,8 +284,7 @@ def _point_at(
 ) -> LoopPoint:
     """The loops' state when a fraction `part` of the other clients' sequences are running.
 
-    If there are none (a single client, pages of one token), it is a fraction of the largest
-    possible rate instead. Seconds are infinite if the state is impossible.
+    If there are none, it is a fraction of the largest rate. Impossible seconds are infinite.
     """
     beside = part * (clients - 1) * (times.steps > 0)
     step, carried, carries = _read(beside, times)

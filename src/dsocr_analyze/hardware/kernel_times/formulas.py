@@ -63,7 +63,7 @@ def _streamed(
     moved: Floats, machine: Machine,
     c: records.GemmCoefficients | records.ScaledGemmCoefficients | records.MovementCoefficients,
 ) -> Floats:  # fmt: skip
-    """Seconds in which memory moves so many bytes, after a ramp."""
+    """Seconds of so many bytes, after a ramp."""
     return (moved + c.ramp_mb * 1e6) / machine.bandwidth(moved, c)
 
 
@@ -246,7 +246,6 @@ def _products(
     touched: Floats, rows: Floats, tiling: _Tiling, nk: tuple[Floats, Floats],
     machine: Machine, c: records.ExpertsCoefficients,
 ) -> Floats:  # fmt: skip
-    """Compute seconds of a grouped product."""
     (n, k), (chosen, columns, step, _) = nk, tiling
     limits = {16: c.rate_16, 32: c.rate_32, 64: c.rate_64, 128: np.inf}
     if chosen is None:
@@ -280,7 +279,7 @@ def _second_kernel(
 
 
 def _row_tiles(rows_each: Floats, tile_rows: int) -> Floats:
-    """Tiles of rows per expert: the mean over those with and without one more row."""
+    """The mean over experts with and without one more row."""
     low = np.floor(rows_each + 1e-9)
     more = rows_each - low
     mixed: Floats = (1 - more) * np.ceil(low / tile_rows) + more * np.ceil((low + 1) / tile_rows)
