@@ -27,8 +27,14 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape import ArrayTape, Operand, Tape, ceil_log2
 from dsocr_analyze.tape.formula import Example, FormulaTape, value_of, written
 from dsocr_analyze.tape.modules import fused_attention, linear, rms_norm
-from dsocr_analyze.tape.polynomial import Polynomial, Symbol, Values, highest, worth_comparing
-from dsocr_analyze.tape.symbolic import SymbolicTape
+from dsocr_analyze.tape.polynomial import (
+    Polynomial,
+    Symbol,
+    SymbolicTape,
+    Values,
+    highest,
+    worth_comparing,
+)
 
 N, K = Polynomial.size("n", least=2), Polynomial.size("k", least=2)
 SOME = Polynomial.size("some", least=0, most=8)

@@ -30,8 +30,14 @@ from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import NO_WORK, Work
 from dsocr_analyze.tape import Size, largest, maximum, minimum
-from dsocr_analyze.tape.polynomial import Polynomial, Symbol, Values, highest
-from dsocr_analyze.tape.symbolic import LevelSpans, SymbolicTape
+from dsocr_analyze.tape.polynomial import (
+    LevelSpans,
+    Polynomial,
+    Symbol,
+    SymbolicTape,
+    Values,
+    highest,
+)
 from dsocr_analyze.workload import PageWorkload
 
 __all__ = ["affine", "page_totals"]
