@@ -88,7 +88,7 @@ class ToyOCRConfig(DeepseekV2Config):
 class ToyOCRModel(DeepseekOCRModel):
     def _build_vision(self, config):
         self.sam_model = deepencoder.build_sam_vit_b(config.vision_config)
-        self.projector = deepencoder.fitting_projector(config.projector_config, 12, "SAM", 32)
+        self.projector = deepencoder.MlpProjector(config.projector_config)
         self.view_seperator = self._token_embedding(config)
 
     def _encode(self, views, pixels):

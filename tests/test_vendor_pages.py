@@ -215,11 +215,8 @@ OTHER_SIGNATURES = {
     "LlamaRotaryEmbedding": "transformers deprecates every argument but the config",
     "Views": "holds what the vendor keeps in local variables",
     "build_clip_l": "reads vision_config; the vendor writes the numbers into the code",
-    "build_projector": "reads projector_config; the vendor writes the numbers into the code",
     "build_sam_vit_b": "reads vision_config, and loads no checkpoint by itself",
-    "fitting_projector": "checks widths that the vendor writes into the code",
     "quick_gelu": "a scripted function, which has no Python signature",
-    "required": "reads keys that the vendor writes into the code",
 }
 """What has another signature than the vendor's, or is the reference's alone, and why."""
 

@@ -35,14 +35,11 @@ __all__ = [
     "VitModel",
     "add_decomposed_rel_pos",
     "build_clip_l",
-    "build_projector",
     "build_sam_vit_b",
-    "fitting_projector",
     "get_abs_pos",
     "get_abs_pos_sam",
     "get_rel_pos",
     "quick_gelu",
-    "required",
     "window_partition",
     "window_unpartition",
 ]
@@ -52,16 +49,6 @@ _SAM_PATCH: Final = 16
 _SAM_WINDOW: Final = 14
 _SAM_NECK: Final = 256
 _MLP_RATIO: Final = 4
-
-
-def required(section: Any, key: str, where: str) -> Any:
-    """Value of `key` in the `section` called `where`, or a ValueError."""
-    if not isinstance(section, Mapping):
-        raise ValueError(f"the config lacks {where} (needed for {where}.{key})")
-    if key not in section:
-        have = ", ".join(sorted(map(str, section))) or "nothing"
-        raise ValueError(f"the config lacks {where}.{key}; {where} holds {have}")
-    return section[key]
 
 
 # ------------------------------------------------------------------------------------ projector
@@ -76,7 +63,7 @@ def _gelu_linears(widths: Sequence[int]) -> list[nn.Module]:
 
 
 class MlpProjector(nn.Module):
-    """Maps vision features to the decoder's width; ValueError for a missing key or unknown type.
+    """Maps vision features to the decoder's width; ValueError for an unknown type.
 
     Pooling and fusion come before any of the eight variants. Source: the vendor's.
     """
@@ -106,7 +93,7 @@ class MlpProjector(nn.Module):
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         super().__init__()
         self.cfg = cfg
-        self.projector_type: str = required(cfg, "projector_type", "projector_config")
+        self.projector_type: str = cfg["projector_type"]
         if self.projector_type not in self.VARIANTS:
             raise ValueError(
                 f"projector_config.projector_type {self.projector_type!r} is unknown;"
@@ -123,7 +110,7 @@ class MlpProjector(nn.Module):
         self.layers: nn.Module = layers
 
     def _size(self, key: str) -> int:
-        return int(required(self.cfg, key, "projector_config"))
+        return int(self.cfg[key])
 
     def _optional(self, key: str) -> Any:
         return self.cfg.get(key, self.DEFAULTS[key])
@@ -156,7 +143,7 @@ class MlpProjector(nn.Module):
             self.high_up_proj = nn.Linear(self._size("input_dim"), width // 2)
             self.low_up_proj = nn.Linear(self._size("input_dim"), width // 2)
         else:
-            high_in, low_in = required(self.cfg, "input_dim", "projector_config")
+            high_in, low_in = self.cfg["input_dim"]
             high_out = int(width * float(self._optional("channel_div")))
             self.high_up_proj = nn.Linear(high_in, high_out)
             self.low_up_proj = nn.Linear(low_in, width - high_out)
@@ -310,8 +297,8 @@ class NoTPAttention(nn.Module):
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         super().__init__()
-        width = int(required(cfg, "hidden_size", "the CLIP settings"))
-        self.num_heads = int(required(cfg, "num_attention_heads", "the CLIP settings"))
+        width = cfg["hidden_size"]
+        self.num_heads = cfg["num_attention_heads"]
         self.head_dim = width // self.num_heads
         self.qkv_proj = nn.Linear(width, width * 3)
         self.out_proj = nn.Linear(width, width)
@@ -331,13 +318,11 @@ class NoTPTransformerBlock(nn.Module):
 
     def __init__(self, cfg: Mapping[str, Any], layer_id: int, multiple_of: int = 256) -> None:
         super().__init__()
-        width = int(required(cfg, "hidden_size", "the CLIP settings"))
-        eps = float(required(cfg, "layernorm_epsilon", "the CLIP settings"))
+        width = cfg["hidden_size"]
+        eps = cfg["layernorm_epsilon"]
         self.layer_id = layer_id
         self.self_attn = NoTPAttention(cfg)
-        self.mlp = NoTPFeedForward(
-            cfg, dim=width, hidden_dim=int(required(cfg, "ffn_hidden_size", "the CLIP settings"))
-        )
+        self.mlp = NoTPFeedForward(cfg, dim=width, hidden_dim=cfg["ffn_hidden_size"])
         self.layer_norm1 = nn.LayerNorm(width, eps=eps)
         self.layer_norm2 = nn.LayerNorm(width, eps=eps)
 
@@ -354,7 +339,7 @@ class NoTPTransformer(nn.Module):
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         super().__init__()
-        depth = int(required(cfg, "num_layers", "the CLIP settings"))
+        depth = cfg["num_layers"]
         self.layers = nn.ModuleList(NoTPTransformerBlock(cfg, i + 1) for i in range(depth))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
@@ -376,11 +361,11 @@ class VitModel(nn.Module):
         self, cfg: Mapping[str, Any], freeze_embed: bool = False, freeze_pre_norm: bool = False
     ) -> None:
         super().__init__()
-        width = int(required(cfg, "hidden_size", "the CLIP settings"))
+        width = cfg["hidden_size"]
         self.embeddings = CLIPVisionEmbeddings(
             hidden_size=width,
-            image_size=int(required(cfg, "image_size", "the CLIP settings")),
-            patch_size=int(required(cfg, "patch_size", "the CLIP settings")),
+            image_size=cfg["image_size"],
+            patch_size=cfg["patch_size"],
         )
         self.transformer = NoTPTransformer(cfg)
         settings = {**self.DEFAULTS, **cfg}
@@ -705,89 +690,41 @@ class PatchEmbed(nn.Module):
 # ------------------------------------------------------------------------- built from the config
 
 
-def build_sam_vit_b(vision_config: Any, features: int | None = None) -> ImageEncoderViT:
-    """SAM of a config; ValueError without a key. `features` replace the last channels."""
-    where = "vision_config.width.sam_vit_b"
-    sam = required(required(vision_config, "width", "vision_config"), "sam_vit_b", where[:-10])
+def build_sam_vit_b(
+    vision_config: Mapping[str, Any], features: int | None = None
+) -> ImageEncoderViT:
+    """SAM of a config; `features` replace the last channels."""
+    sam = vision_config["width"]["sam_vit_b"]
     encoder = ImageEncoderViT(
-        img_size=int(required(vision_config, "image_size", "vision_config")),
+        img_size=vision_config["image_size"],
         patch_size=_SAM_PATCH,
-        embed_dim=int(required(sam, "width", where)),
-        depth=int(required(sam, "layers", where)),
-        num_heads=int(required(sam, "heads", where)),
+        embed_dim=sam["width"],
+        depth=sam["layers"],
+        num_heads=sam["heads"],
         mlp_ratio=_MLP_RATIO,
         out_chans=_SAM_NECK,
         norm_layer=partial(nn.LayerNorm, eps=1e-6),
         use_rel_pos=True,
         window_size=_SAM_WINDOW,
-        global_attn_indexes=tuple(required(sam, "global_attn_indexes", where)),
+        global_attn_indexes=sam["global_attn_indexes"],
     )
-    channels = tuple(required(sam, "downsample_channels", where))
-    if features is not None:
-        channels = (*channels[:-1], features)
-    encoder.downsample(_SAM_NECK, channels)
+    channels = sam["downsample_channels"]
+    encoder.downsample(_SAM_NECK, channels if features is None else (*channels[:-1], features))
     return encoder
 
 
-def build_clip_l(vision_config: Any) -> VitModel:
-    """CLIP of a config; ValueError without a key, or if not as wide as SAM's features."""
-    where = "vision_config.width.clip-l-14-224"
-    widths = required(vision_config, "width", "vision_config")
-    clip = required(widths, "clip-l-14-224", "vision_config.width")
-    width = int(required(clip, "width", where))
-    sam = required(widths, "sam_vit_b", "vision_config.width")
-    channels = required(sam, "downsample_channels", "vision_config.width.sam_vit_b")
-    if not channels or int(channels[-1]) != width:
-        raise ValueError(
-            f"{where}.width is {width}, but the SAM features that CLIP embeds have the last of"
-            f" downsample_channels {list(channels)}; the two must be equal"
-        )
+def build_clip_l(vision_config: Mapping[str, Any]) -> VitModel:
+    """CLIP of a config."""
+    clip = vision_config["width"]["clip-l-14-224"]
     return VitModel(
         {
-            "num_layers": int(required(clip, "layers", where)),
-            "hidden_size": width,
-            "num_attention_heads": int(required(clip, "heads", where)),
-            "ffn_hidden_size": _MLP_RATIO * width,
-            "image_size": int(required(clip, "image_size", where)),
-            "patch_size": int(required(clip, "patch_size", where)),
+            "num_layers": clip["layers"],
+            "hidden_size": clip["width"],
+            "num_attention_heads": clip["heads"],
+            "ffn_hidden_size": _MLP_RATIO * clip["width"],
+            "image_size": clip["image_size"],
+            "patch_size": clip["patch_size"],
             "layernorm_epsilon": 1e-5,
             "pre_layernorm_epsilon": 1e-5,
         }
     )
-
-
-def build_projector(projector_config: Any, vision_config: Any, hidden_size: int) -> MlpProjector:
-    """The projector for CLIP's and SAM's features, as `fitting_projector`."""
-    clip = required(vision_config["width"], "clip-l-14-224", "vision_config.width")
-    features = 2 * int(required(clip, "width", "vision_config.width.clip-l-14-224"))
-    return fitting_projector(projector_config, features, "CLIP and SAM together", hidden_size)
-
-
-def fitting_projector(
-    projector_config: Any, features: int, origin: str, hidden_size: int
-) -> MlpProjector:
-    """The projector for so many `features` from an `origin`.
-
-    ValueError for a missing key, a variant of two feature maps, or widths that do not fit.
-    """
-    where = "projector_config"
-    kind = required(projector_config, "projector_type", where)
-    if kind in ("low_high_split_mlp_gelu", "low_high_hybrid_split_mlp_gelu"):
-        raise ValueError(
-            f"{where}.projector_type {kind!r} takes a pair of feature maps; the model passes its"
-            " projector one concatenated map"
-        )
-    n_embed = int(required(projector_config, "n_embed", where))
-    if n_embed != hidden_size:
-        raise ValueError(
-            f"{where}.n_embed is {n_embed}, but visual tokens are placed among text embeddings of"
-            f" hidden_size {hidden_size}; the two must be equal"
-        )
-    wanted = required(projector_config, "input_dim", where) if kind != "identity" else n_embed
-    total = sum(wanted) if isinstance(wanted, Sequence) else int(wanted)
-    if total != features:
-        raise ValueError(
-            f"{where}.{'n_embed' if kind == 'identity' else 'input_dim'} is {wanted}, but the"
-            f" features of {origin} are {features} wide"
-        )
-    return MlpProjector(projector_config)

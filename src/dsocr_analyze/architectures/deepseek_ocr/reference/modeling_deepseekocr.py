@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import TextStreamer
 
 from .configuration_deepseek_v2 import DeepseekV2Config
-from .deepencoder import build_clip_l, build_projector, build_sam_vit_b
+from .deepencoder import MlpProjector, build_clip_l, build_sam_vit_b
 from .modeling_deepseekv2 import DeepseekV2ForCausalLM, DeepseekV2Model
 
 __all__ = [
@@ -143,10 +143,7 @@ class _Seen:
 
 
 class DeepseekOCRModel(DeepseekV2Model):
-    """The decoder, with visual tokens in place of the image placeholders.
-
-    ValueError for a missing key, or widths that do not fit.
-    """
+    """The decoder, with visual tokens in place of the image placeholders."""
 
     config_class = DeepseekOCRConfig
 
@@ -156,12 +153,9 @@ class DeepseekOCRModel(DeepseekV2Model):
 
     def _build_vision(self, config: DeepseekV2Config) -> None:
         """Creates everything except the decoder."""
-        vision = getattr(config, "vision_config", None)
-        self.sam_model = build_sam_vit_b(vision)
-        self.vision_model = build_clip_l(vision)
-        self.projector = build_projector(
-            getattr(config, "projector_config", None), vision, config.hidden_size
-        )
+        self.sam_model = build_sam_vit_b(config.vision_config)
+        self.vision_model = build_clip_l(config.vision_config)
+        self.projector = MlpProjector(config.projector_config)
         self.image_newline = self._token_embedding(config)
         # The vendor's spelling, which checkpoints use.
         self.view_seperator = self._token_embedding(config)

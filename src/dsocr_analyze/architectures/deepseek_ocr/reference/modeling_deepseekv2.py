@@ -395,8 +395,7 @@ class MoEGate(nn.Module):
         self.scoring_func = _one_of(config.scoring_func, ("softmax", "sigmoid"), "scoring_func")
         self.top_k: int = config.num_experts_per_tok
         self.n_routed_experts: int = config.n_routed_experts
-        self.n_group: int | None = config.n_group
-        self.topk_group: int | None = config.topk_group
+        self.n_group, self.topk_group = config.n_group, config.topk_group
         self.norm_topk_prob = bool(config.norm_topk_prob)
         self.routed_scaling_factor = float(config.routed_scaling_factor)
         self.alpha = float(config.aux_loss_alpha)
@@ -435,16 +434,14 @@ class MoEGate(nn.Module):
         if self.topk_method == "greedy":
             weights, experts = torch.topk(scores, k=self.top_k, dim=-1, sorted=False)
             return experts, weights
-        groups = self.n_group
-        if groups is None or self.topk_group is None:
-            raise ValueError(f"topk_method {self.topk_method!r} needs n_group and topk_group")
         if self.topk_method == "group_limited_greedy":
-            ranks = scores.view(-1, groups, self.n_routed_experts // groups).max(dim=-1).values
+            members = scores.view(-1, self.n_group, self.n_routed_experts // self.n_group)
+            ranks = members.max(dim=-1).values
             kept = self._within_best_groups(scores, ranks)
             weights, experts = torch.topk(kept[0], k=self.top_k, dim=-1, sorted=False)
             return experts, weights, ranks, *kept
         corrected = scores + self.e_score_correction_bias.unsqueeze(0)
-        members = corrected.view(-1, groups, self.n_routed_experts // groups)
+        members = corrected.view(-1, self.n_group, self.n_routed_experts // self.n_group)
         ranks = members.topk(2, dim=-1)[0].sum(dim=-1)
         kept = self._within_best_groups(corrected, ranks)
         chosen, experts = torch.topk(kept[0], k=self.top_k, dim=-1, sorted=False)
@@ -452,7 +449,7 @@ class MoEGate(nn.Module):
 
     def _within_best_groups(self, scores: Tensor, ranks: Tensor) -> tuple[Tensor, ...]:
         """Scores `[tokens, E]`, zero outside the best groups, the groups and two masks."""
-        best = torch.topk(ranks, k=int(self.topk_group or 0), dim=-1, sorted=False)[1]
+        best = torch.topk(ranks, k=self.topk_group, dim=-1, sorted=False)[1]
         chosen = torch.zeros_like(ranks).scatter_(1, best, 1)
         size = self.n_routed_experts // ranks.shape[1]
         mask = chosen.unsqueeze(-1).expand(*chosen.shape, size).reshape(chosen.shape[0], -1)
@@ -900,8 +897,6 @@ class DeepseekV2Attention(nn.Module):
 
     def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
         super().__init__()
-        if config.kv_lora_rank is None:
-            raise ValueError("kv_lora_rank is None; use_mla needs a number")
         self.layer_idx = layer_idx
         self.attention_dropout = float(config.attention_dropout)
         self.num_heads: int = config.num_attention_heads

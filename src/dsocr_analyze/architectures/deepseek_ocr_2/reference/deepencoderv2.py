@@ -29,10 +29,8 @@ from dsocr_analyze.architectures.deepseek_ocr.reference.deepencoder import (
     MlpProjector,
     PatchEmbed,
     add_decomposed_rel_pos,
-    fitting_projector,
     get_abs_pos_sam,
     get_rel_pos,
-    required,
     window_partition,
     window_unpartition,
 )
@@ -63,7 +61,6 @@ __all__ = [
     "Qwen2RotaryEmbedding",
     "Qwen2SdpaAttention",
     "add_decomposed_rel_pos",
-    "build_projector",
     "build_qwen2_decoder_as_encoder",
     "build_sam_vit_b",
     "get_abs_pos_sam",
@@ -82,7 +79,6 @@ _VIEW_SIZES: Final = (768, 1024)
 
 _SAM_PATCH: Final = 16
 _SAM_STRIDES: Final = 4  # of both convolutions after SAM's neck
-_ENCODER: Final = "vision_config.width.qwen2-0-5b"
 
 
 def queries_of(view_size: int) -> int:
@@ -278,7 +274,7 @@ def _mixed_mask(embeds: Tensor, token_type_ids: Tensor) -> Tensor:
 class CustomQwen2Decoder(nn.Module):
     """Qwen2 with bidirectional attention among image tokens and causal attention of queries.
 
-    ValueError unless attention is "sdpa", or for numbers of heads that do not fit.
+    ValueError unless attention is "sdpa".
     """
 
     def __init__(
@@ -302,16 +298,6 @@ class CustomQwen2Decoder(nn.Module):
             raise ValueError(
                 f"attn_implementation is {attn_implementation!r}; the encoder has 'sdpa' only,"
                 " which takes its mask"
-            )
-        if num_key_value_heads < 1 or num_attention_heads % num_key_value_heads:
-            raise ValueError(
-                f"{num_attention_heads} heads cannot share {num_key_value_heads} heads of keys and"
-                " values; the former must be a multiple of the latter"
-            )
-        if hidden_dimension % (2 * num_attention_heads):
-            raise ValueError(
-                f"a width of {hidden_dimension} cannot be split into {num_attention_heads} heads"
-                " of an even size"
             )
         self.model = CustomQwen2ModelInner(
             DeepseekV2Config(
@@ -349,7 +335,7 @@ class CustomQwen2Decoder(nn.Module):
 class Qwen2Decoder2Encoder(nn.Module):
     """Turns SAM's features into as many visual tokens, by a table of queries per view size.
 
-    `max_query` is unused, as published. ValueError if two sizes have equally many tokens.
+    `max_query` is unused, as published.
     """
 
     def __init__(
@@ -376,11 +362,6 @@ class Qwen2Decoder2Encoder(nn.Module):
         self._tables: dict[int, str] = {}
         for size in view_sizes:
             name, count = f"query_{size}", queries_of(size)
-            if count in self._tables:
-                raise ValueError(
-                    f"{name} and {self._tables[count]} are both for {count} image tokens; a view"
-                    " must tell which queries are its own"
-                )
             self._tables[count] = name
             self.add_module(name, nn.Embedding(count, hidden_dimension))
 
@@ -415,42 +396,25 @@ class Qwen2Decoder2Encoder(nn.Module):
 # ------------------------------------------------------------------------- built from the config
 
 
-def _encoder_of(vision_config: Any) -> dict[str, Any]:
+def _encoder_of(vision_config: Mapping[str, Any]) -> dict[str, Any]:
     """The encoder's arguments, from `vision_config.width["qwen2-0-5b"]`."""
-    widths = required(vision_config, "width", "vision_config")
-    settings: Mapping[str, Any] = required(widths, "qwen2-0-5b", "vision_config.width")
+    settings = vision_config["width"]["qwen2-0-5b"]
     return {
-        "hidden_dimension": int(required(settings, "dim", _ENCODER)),
-        "decoder_layer": int(settings.get("layers", _LAYERS)),
-        "num_attention_heads": int(settings.get("heads", _HEADS)),
-        "num_key_value_heads": int(settings.get("key_value_heads", _KEY_VALUE_HEADS)),
-        "intermediate_size": int(settings.get("intermediate_size", _MLP_WIDTH)),
-        "view_sizes": tuple(int(size) for size in settings.get("view_sizes", _VIEW_SIZES)),
+        "hidden_dimension": settings["dim"],
+        "decoder_layer": settings.get("layers", _LAYERS),
+        "num_attention_heads": settings.get("heads", _HEADS),
+        "num_key_value_heads": settings.get("key_value_heads", _KEY_VALUE_HEADS),
+        "intermediate_size": settings.get("intermediate_size", _MLP_WIDTH),
+        "view_sizes": settings.get("view_sizes", _VIEW_SIZES),
     }
 
 
-def build_sam_vit_b(vision_config: Any) -> ImageEncoderViT:
-    """SAM of a config, as wide at its end as the encoder, as published.
-
-    ValueError for a missing key, or unless there are two `downsample_channels`.
-    """
+def build_sam_vit_b(vision_config: Mapping[str, Any]) -> ImageEncoderViT:
+    """SAM of a config, as wide at its end as the encoder, as published."""
     width = _encoder_of(vision_config)["hidden_dimension"]
-    encoder = deepencoder.build_sam_vit_b(vision_config, features=width)
-    channels = vision_config["width"]["sam_vit_b"]["downsample_channels"]
-    if 2 ** len(channels) != _SAM_STRIDES:
-        raise ValueError(
-            f"vision_config.width.sam_vit_b.downsample_channels is {list(channels)}; the encoder"
-            " has queries for two such convolutions"
-        )
-    return encoder
+    return deepencoder.build_sam_vit_b(vision_config, features=width)
 
 
-def build_qwen2_decoder_as_encoder(vision_config: Any) -> Qwen2Decoder2Encoder:
-    """The encoder of a config, where all but `dim` have defaults; ValueError without it."""
+def build_qwen2_decoder_as_encoder(vision_config: Mapping[str, Any]) -> Qwen2Decoder2Encoder:
+    """The encoder of a config, where all but `dim` have defaults."""
     return Qwen2Decoder2Encoder(**_encoder_of(vision_config), max_query=400)
-
-
-def build_projector(projector_config: Any, vision_config: Any, hidden_size: int) -> MlpProjector:
-    """The projector from `projector_config`, as `fitting_projector`, for the encoder's features."""
-    width = _encoder_of(vision_config)["hidden_dimension"]
-    return fitting_projector(projector_config, width, "the encoder", hidden_size)

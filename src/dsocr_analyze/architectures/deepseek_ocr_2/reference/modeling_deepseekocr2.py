@@ -20,7 +20,7 @@ from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekocr imp
     normalize_transform,
 )
 
-from .deepencoderv2 import build_projector, build_qwen2_decoder_as_encoder, build_sam_vit_b
+from .deepencoderv2 import MlpProjector, build_qwen2_decoder_as_encoder, build_sam_vit_b
 
 __all__ = [
     "BaseTransform",
@@ -50,12 +50,9 @@ class DeepseekOCR2Model(DeepseekOCRModel):
     config_class = DeepseekOCR2Config
 
     def _build_vision(self, config: DeepseekV2Config) -> None:
-        vision = getattr(config, "vision_config", None)
-        self.sam_model = build_sam_vit_b(vision)
-        self.qwen2_model = build_qwen2_decoder_as_encoder(vision)
-        self.projector = build_projector(
-            getattr(config, "projector_config", None), vision, config.hidden_size
-        )
+        self.sam_model = build_sam_vit_b(config.vision_config)
+        self.qwen2_model = build_qwen2_decoder_as_encoder(config.vision_config)
+        self.projector = MlpProjector(config.projector_config)
         # The vendor's spelling, which checkpoints use.
         self.view_seperator = self._token_embedding(config)
 
