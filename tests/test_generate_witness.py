@@ -131,7 +131,7 @@ def present(name: str) -> Small:
 
 @pytest.mark.filterwarnings("ignore:`torch.cuda.amp.autocast:FutureWarning")  # Nemotron's
 @sampled("batch", [1, 3], named(1))
-@sampled("name", sorted({*MODELS} - {*REFUSED_ON_META}), named("mamba", "t5"))
+@sampled("name", sorted({*MODELS} - {*REFUSED_ON_META}), named("mamba"))
 def test_every_pass_costs_what_generate_runs(tmp_path, name, batch):
     small = present(name)
     real = really_generated(small, batch, 4)

@@ -43,7 +43,7 @@ SMALL = {
     if small.is_there
 } | {"bert": BERT, "wav2vec2": WAV2VEC2, "clip_encoder": CLIP_ENCODER.config}
 DRAFTED = sorted(SMALL.keys() - REFUSED.keys())
-QUICK = ("llama", "mixtral", "t5", "qwen2_vl", "bert")
+QUICK = ("llama", "t5", "qwen2_vl", "bert")
 
 
 def written(config, folder):

@@ -79,7 +79,7 @@ Input: TypeAlias = TensorInput | Number | str | tuple["Input", ...]
 """An argument of forward."""
 
 
-@dataclass
+@dataclass(eq=False)
 class DescribedModel(Architecture):
     """A model that a stages file describes.
 
