@@ -31,19 +31,15 @@ PROGRAM = (sys.executable, "-m", "dsocr_analyze")
 
 def resident_bytes(root):
     """Bytes of a process and everything below it."""
-    children, nbytes = {}, {}
+    stats = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = entry.read_text().rpartition(")")[2].split()
-            process = int(entry.parent.name)
-            children.setdefault(int(fields[1]), []).append(process)
-            nbytes[process] = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
-    total, left = 0, [root]
-    while left:
-        process = left.pop()
-        total += nbytes.get(process, 0)
-        left += children.get(process, [])
-    return total
+            stats[int(entry.parent.name)] = int(fields[1]), int(fields[21])
+    below = {root}
+    while new := {process for process, (parent, _) in stats.items() if parent in below} - below:
+        below |= new
+    return os.sysconf("SC_PAGE_SIZE") * sum(stats[each][1] for each in below & stats.keys())
 
 
 def ran(arguments, folder, most_bytes=5 * 10**9):
