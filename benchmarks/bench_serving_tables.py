@@ -51,7 +51,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -434,10 +434,8 @@ def priced(timed: Device, tables: Tables, sequences: int) -> list[Priced]:
 
 def is_half_cached(kernel: Kernel, timed: Device) -> bool:
     """Whether what it moves is about as much as L2 holds."""
-    gpu = timed.gpu
-    without = replace(timed, gpu=replace(gpu, l2_mb=0))
-    moved = kernel_seconds([kernel], without).least_memory.item() * gpu.bandwidth_gb_s * 1e9
-    return bool(0.5 < moved / (gpu.l2_mb * 1e6) < 2)
+    moved = kernel_seconds([kernel], timed).moved.item() / (timed.gpu.l2_mb * 1e6)
+    return bool(0.5 < moved < 2)
 
 
 def total(kernels: Sequence[Priced], by: str) -> float:

@@ -537,7 +537,7 @@ class TestPrediction:
             after = corrected[name]
             factor = 1.2 if name == decode else 1.5
             assert float(after.seconds / span.seconds) == pytest.approx(factor)
-            for figure in ("bound", "least_compute", "least_memory"):
+            for figure in ("bound", "least_compute", "nbytes"):
                 assert getattr(after, figure) == getattr(span, figure)
 
     def test_one_benchmark_leaves_the_band_as_wide_as_it_was_and_several_say_it(self):

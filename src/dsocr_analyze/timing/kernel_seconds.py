@@ -98,7 +98,8 @@ class KernelSeconds(NamedTuple):
         seconds: No less than either of the least seconds.
         is_memory: Whether bytes over bandwidth exceed FLOPs over peak.
         errors: Accuracy of each kernel's kind.
-        moved: Bytes read and written, those that caches serve and weights of touched experts too.
+        moved: Bytes read and written: the record's, and the weights of touched experts, less what
+            weights of fewer bits save.
         least_compute: Seconds of the necessary matrix FLOPs at peak.
         least_memory: Seconds of the bytes that L2 does not serve, at memory's bandwidth.
     """
@@ -121,8 +122,8 @@ class KernelSeconds(NamedTuple):
         return Duration(
             {error: seconds[rows].sum(axis=0) for error, rows in numbers.items()},
             (seconds * self.is_memory).sum(axis=0), launches, host,
-            (self.moved * calls).sum(axis=0),
-            (self.least_compute * calls).sum(axis=0), (self.least_memory * calls).sum(axis=0),
+            (self.moved * calls).sum(axis=0), (self.least_compute * calls).sum(axis=0),
+            (self.least_memory * calls).sum(axis=0),
         )  # fmt: skip
 
 
