@@ -407,7 +407,8 @@ class TestProfiles:
 
     @pytest.mark.parametrize(
         ("text", "part"),
-        [("name = 3", "name must be"), ("name = ''", "name must be"), ("name = 'x'", "table \\[gpu\\]"), ("x", "not a device"),
+        [("name = 3", "name must be"), ("name = ''", "name must be"),
+         ("name = 'x'", "table \\[gpu\\]"), ("x", "not a device"),
          (GPU, "coefficients"), (GPU + 'like = "h10"', "h100-sxm"), (GPU + "sm = 1", "unknown sm"),
          (GPU.replace("sms = 132\n", ""), "lacks sms"), (GPU.replace("132", "-1"), "gpu.sms"),
          (GPU + "[gemm.bf16]", "unknown type gemm.bf16"),
