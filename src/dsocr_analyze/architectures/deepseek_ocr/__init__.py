@@ -41,7 +41,6 @@ from dsocr_analyze.architectures.ocr_family.vision import projector, sam
 from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import FLOAT32, INT64
-from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import Attention
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import (
@@ -178,11 +177,11 @@ class ClipModelDimensions(ModelDimensions):
         projector = ProjectorDimensions.from_config(config)
         decoder, channels = DecoderDimensions.from_config(config), sam.downsample_channels[-1]
         # SAM's output is CLIP's patch embedding; both, concatenated, go through the projector.
-        if clip.width != channels:
-            raise ConfigError(
-                f"config.json: 'vision_config.width.clip-l-14-224.width' is {clip.width}; give "
-                f"{channels}, the last of 'vision_config.width.sam_vit_b.downsample_channels'"
-            )
+        ConfigKeys(config).section(_CLIP_SECTION).check(
+            clip.width == channels,
+            "width",
+            f"{channels}, the last of 'vision_config.width.sam_vit_b.downsample_channels'",
+        )
         origin = "CLIP's width and SAM's last channels together"
         check_projector(projector, clip.width + channels, origin, decoder)
         return cls(sam=sam, clip=clip, projector=projector, decoder=decoder)

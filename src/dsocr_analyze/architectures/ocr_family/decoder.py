@@ -289,8 +289,7 @@ def rotary_embedding(
     inv_freq = frequencies[0] if frequencies else t.input(half, FLOAT32)
     outer = t.map("mul", positions, inv_freq, n=K * half)
     angles = t.cat(outer, outer)
-    cos = _table(t, angles, "cos", is_scaled=scaling == "yarn")
-    sin = _table(t, angles, "sin", is_scaled=scaling == "yarn")
+    cos, sin = (_table(t, angles, name, is_scaled=scaling == "yarn") for name in ("cos", "sin"))
     t.hold(positions, outer, *blended)
     return (cos, sin), frequencies
 
