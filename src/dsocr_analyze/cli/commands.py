@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dsocr_analyze import input_files, names
+from dsocr_analyze import input_files, interruption, names, output_files
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, PageRequest
 from dsocr_analyze.cli import options, page_options, printing, streams, words
 from dsocr_analyze.errors import ConfigError, DeviceError, PageError, WorkloadError
-from dsocr_analyze.interruption import interruptible
-from dsocr_analyze.output_files import prepare_directory
 from dsocr_analyze.workload import PageWorkload, parse_page
 
 if TYPE_CHECKING:
@@ -100,7 +98,7 @@ def _declared(command: Callable[..., None], *, loops: bool) -> Callable[..., Non
             gc.enable()
         try:
             # Held back only while parsing, which temporarily changes settings of the process.
-            with interruptible():
+            with interruption.interruptible():
                 command(**{name: given[name] for name in own if name in given})
         finally:
             if collects:
@@ -253,7 +251,7 @@ def analyze(
     )  # fmt: skip
     asked = page_options.page_request(context.params, directory, engine=engine)
     _ = asked.workload  # raises before any work
-    prepare_directory(output, may_lead_out=output != DEFAULT_OUTPUT)
+    output_files.prepare_directory(output, may_lead_out=output != DEFAULT_OUTPUT)
     options.check_files(html=html_file)
     counts = Engine(
         directory, device, trust_remote_code, page_options.request_with_report(context),

@@ -11,21 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 
 import typer
 
+from dsocr_analyze import input_files, names
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.archive.axes import is_mode_or_sizes, mode_or_sizes, parse_modes
+from dsocr_analyze.archive import axes
 from dsocr_analyze.archive.setting import Setting
 from dsocr_analyze.cli import options, page_options, printing, streams, words
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.input_files import exists, is_folder, is_regular
 from dsocr_analyze.model.directory import ModelDirectory, read_config
-from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.pictures import stage_chart
-from dsocr_analyze.report import comparison
-from dsocr_analyze.report.document import Report
-from dsocr_analyze.report.reading import load_report
+from dsocr_analyze.report import comparison, document, reading
 from dsocr_analyze.workload import Mode
 
 if TYPE_CHECKING:
@@ -289,7 +286,7 @@ class _Saved(NamedTuple):
     """A saved report, named after its file."""
 
     name: str
-    report: Report
+    report: document.Report
 
 
 class _Counted(NamedTuple):
@@ -357,25 +354,25 @@ def _columns_of(
 
 def _of_item(item: str, mode: str | None, models: _Models) -> _Groups:
     path = Path(item)
-    if path.suffix == ".json" and not is_folder(path):
-        return [[_Saved(item, load_report(path))]]
+    if path.suffix == ".json" and not input_files.is_folder(path):
+        return [[_Saved(item, reading.load_report(path))]]
     before, colon, own_mode = item.partition(":")
-    name = in_any_case(before, ARCHITECTURES)
+    name = names.in_any_case(before, ARCHITECTURES)
     found = models.named if name is None else models.of(ARCHITECTURES[name])
     if name is not None and not colon:
         return _in_modes(name, mode, found)
     architectures = [each.directory.architecture for each in found]
-    lacking = [each for each in architectures if not is_mode_or_sizes(each, item)]
+    lacking = [each for each in architectures if not axes.is_mode_or_sizes(each, item)]
     if name is None and lacking:
-        if is_folder(path):
+        if input_files.is_folder(path):
             raise _folder(item)
-        if exists(path):
-            return [[_Saved(item, load_report(path))]]
+        if input_files.exists(path):
+            return [[_Saved(item, reading.load_report(path))]]
         raise _unknown(item, lacking[0])
     if mode is not None:
         raise WorkloadError(f"{item!r} already names a mode; give it or --mode {mode}, not both")
     modes = [
-        _mode_of(item, own_mode, each) if name else mode_or_sizes(each, item)
+        _mode_of(item, own_mode, each) if name else axes.mode_or_sizes(each, item)
         for each in architectures
     ]
     return [[
@@ -396,7 +393,7 @@ def _in_modes(name: str | None, modes: str | None, models: Sequence[_Model]) -> 
     for model in models:
         architecture = model.directory.architecture
         try:
-            found = parse_modes("mode", modes, architecture)
+            found = axes.parse_modes("mode", modes, architecture)
         except WorkloadError as error:
             raise WorkloadError(
                 f"{architecture.name}: {error}", arguments=error.arguments
@@ -408,13 +405,13 @@ def _in_modes(name: str | None, modes: str | None, models: Sequence[_Model]) -> 
 
 
 def _mode_of(item: str, text: str, architecture: Architecture) -> Mode:
-    if not is_mode_or_sizes(architecture, text):
+    if not axes.is_mode_or_sizes(architecture, text):
         raise WorkloadError(
             f"cannot compare {item!r}: {architecture.name} has no mode {text!r}; give"
             f" {', '.join(architecture.modes)}, or sizes like 1024/640 (crops) or 640 (no crops)"
         )
     try:
-        return mode_or_sizes(architecture, text)
+        return axes.mode_or_sizes(architecture, text)
     except WorkloadError as error:
         raise WorkloadError(
             f"cannot compare {item!r}: {error}", arguments=error.arguments
@@ -425,9 +422,9 @@ def _folder(item: str) -> WorkloadError:
     """The error for a folder says what to name instead."""
     report, config = (Path(item) / name for name in ("static_compute.json", "config.json"))
     right = f"give a saved report, such as {report.name}, or --model DIR to compare its modes"
-    if is_regular(report):
+    if input_files.is_regular(report):
         right = f"did you mean its report, {report}?"
-    elif is_regular(config):
+    elif input_files.is_regular(config):
         right = (
             f"compare the modes of this model with --model {item}, models with --config {config}"
             " (once per model), or saved reports: dsocr-analyze --model"
@@ -442,7 +439,7 @@ def _unknown(item: str, architecture: Architecture) -> WorkloadError:
         for each in ARCHITECTURES.values()
         if each is not architecture
     )
-    near = did_you_mean(item, [*architecture.modes, *ARCHITECTURES])
+    near = names.did_you_mean(item, [*architecture.modes, *ARCHITECTURES])
     return WorkloadError(
         f"cannot compare {item!r}; {near}give a mode of {architecture.name}"
         f" ({', '.join(architecture.modes)}), an architecture with or without a mode"

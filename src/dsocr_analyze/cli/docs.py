@@ -5,12 +5,9 @@ from typing import Annotated, Final
 
 import typer
 
-from dsocr_analyze.analysis import start_torch
-from dsocr_analyze.architectures import architecture_of
+from dsocr_analyze import analysis, architectures, forking, output_files
 from dsocr_analyze.cli import commands, exits, options, page_options, streams, words
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.forking import other_process
-from dsocr_analyze.output_files import prepare_directory, write_files
 
 __all__ = ["TASKS", "command_reference", "docs", "task_table"]
 
@@ -26,15 +23,14 @@ def docs(
     check: Annotated[
         bool,
         options.option(
-            None,
-            "Write nothing; name every computed part that is stale, and exit with 1.",
+            None, "Write nothing; name every computed part that is stale, and exit with 1.",
             "--check",
         ),
     ] = False,
     arch: str | None = None,
     config: Path | None = None,
     debug: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Compute the figures, formulas and tables of the documentation.
 
     The pages are Markdown, and people edit them; computed parts stand between invisible markers and
@@ -55,10 +51,13 @@ def docs(
         if config is not None:
             words.print_config_findings(context, directory, by_closed_forms=True)
             values = directory.config
-        architecture = architecture_of(directory.config)
+        architecture = architectures.architecture_of(directory.config)
     for folder in () if output is None else (output, output / "modules"):
-        prepare_directory(folder)
-    with streams.announced_steps() as announce, other_process(start_torch) as process:
+        output_files.prepare_directory(folder)
+    with (
+        streams.announced_steps() as announce,
+        forking.other_process(analysis.start_torch) as process,
+    ):
         announce("computing the figures of all pages")
         # While the other process imports torch.
         from dsocr_analyze.documents import library, markdown
@@ -71,7 +70,7 @@ def docs(
             )
         names = {"commands": command_reference, "tasks": task_table}
         pages = library.filled_documents(
-            library.Library(sources, architecture, values, names), process, start_torch
+            library.Library(sources, architecture, values, names), process, analysis.start_torch
         )
     stale = {path: page for path, page in pages.items() if page.changed}
     if check:
@@ -81,7 +80,9 @@ def docs(
         raise typer.Exit(exits.NO if stale else 0)
     written = stale if output is None else pages
     context.obj.begin_writing()
-    write_files({(output or sources.folder) / path: page.text for path, page in written.items()})
+    output_files.write_files(
+        {(output or sources.folder) / path: page.text for path, page in written.items()}
+    )
     print(f"wrote {len(written)} of {len(pages)} pages")
 
 

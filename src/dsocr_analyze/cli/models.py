@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dsocr_analyze.analysis import Engine, start_torch
-from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures import DEFAULT, PageRequest
 from dsocr_analyze.cli import options, page_options, printing, streams, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.escaping import visible
@@ -19,7 +19,6 @@ from dsocr_analyze.model.trust import record_trust, trust_store
 from dsocr_analyze.output_files import write_files
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures import PageRequest
     from dsocr_analyze.module_tree import TreeNode
     from dsocr_analyze.report.tree import Leaves
 

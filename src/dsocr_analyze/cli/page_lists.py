@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.archive import pages, setting, shown, table_files, totals
-from dsocr_analyze.archive.axes import parse_modes
-from dsocr_analyze.cli import options, page_options, printing, words
-from dsocr_analyze.cli.streams import LateProgress
-from dsocr_analyze.cli.time_requests import MOST_CONCURRENCY, lengths_are_given
+from dsocr_analyze.archive import axes, pages, setting, shown, table_files, totals
+from dsocr_analyze.cli import options, page_options, printing, streams, time_requests, words
 from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.input_files import exists
 from dsocr_analyze.pictures.settings import settings_of_model
@@ -36,14 +33,15 @@ def _list_time(context: typer.Context, requested: TimeRequested) -> ArchiveTimeR
 
     concurrency, deadline = context.params["concurrency"], context.params["deadline"]
     concurrency = _LIST_CONCURRENCY if concurrency is None else concurrency
-    if not 1 <= concurrency <= MOST_CONCURRENCY:
+    if not 1 <= concurrency <= time_requests.MOST_CONCURRENCY:
         raise WorkloadError(
-            f"--concurrency {concurrency} is out of range; give 1 to {MOST_CONCURRENCY}"
+            f"--concurrency {concurrency} is out of range; give 1 to"
+            f" {time_requests.MOST_CONCURRENCY}"
         )
 
     return ArchiveTimeRequest(
         requested, concurrency, None if deadline is None else deadline_hours(deadline),
-        lengths_are_given(context),
+        time_requests.lengths_are_given(context),
     )  # fmt: skip
 
 
@@ -68,7 +66,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     directory = page_options.model_directory_from(given["model"], given["arch"], given["config"])
     asked = setting.CountedModel.from_directory(directory)
     architecture = asked.architecture
-    modes = parse_modes("mode", given["mode"] or architecture.default_mode, architecture)
+    modes = axes.parse_modes("mode", given["mode"] or architecture.default_mode, architecture)
     settings = setting.settings_of(
         modes=modes, windows=page_options.windows_from(architecture, given["sliding_window"]),
         attentions=options.switches("flash_attention", given["use_flash_attn"]),
@@ -98,7 +96,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
 
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(table_files.table_writer(output, opening)) if output else None
-        progress = stack.enter_context(LateProgress("pages", listed.length))
+        progress = stack.enter_context(streams.LateProgress("pages", listed.length))
         found = totals.add_up(
             asked, settings, passing(), opening, timer, batch_size=batch_size, files=listed.files
         )

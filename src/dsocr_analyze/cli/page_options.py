@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from dsocr_analyze import architectures, input_files
-from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.cli import options
-from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.cli import options, streams
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.workload import text_parts
@@ -194,13 +192,13 @@ def _unnamed(
         try:
             directory = ModelDirectory.read(path)
         except (ConfigError, ModelDirectoryError) as error:
-            complain(f"{path} cannot be used, so the built-in reference runs: {error}")
+            streams.complain(f"{path} cannot be used, so the built-in reference runs: {error}")
         else:
             from dsocr_analyze.model.trust import is_trusted
 
             if trust_remote_code or is_trusted(directory):
                 return directory
-            complain(
+            streams.complain(
                 f"{path} is not trusted, so the built-in reference runs;"
                 f" `dsocr-analyze trust {path}` after reading its code"
             )
@@ -212,7 +210,7 @@ def _unnamed(
 
 def page_request(
     asked: Mapping[str, Any], directory: ModelDirectory, **instead: Any
-) -> PageRequest:
+) -> architectures.PageRequest:
     """What the options of a command or of a budgeted workload, or values in their place, ask.
 
     Raises:
@@ -229,7 +227,7 @@ def page_request(
     }
     given = {
         each.name: values[each.name]
-        for each in dataclasses.fields(PageRequest)
+        for each in dataclasses.fields(architectures.PageRequest)
         if values.get(each.name) is not None
     }
     if (prompt := values.get("prompt")) is not None:
@@ -242,7 +240,7 @@ def page_request(
         given["crop_mode"] = bool(given["crop_mode"])
     if "image" in given and "page" not in given and directory.architecture.modes:
         given["page"] = page_of_file(given.pop("image"))
-    return PageRequest(**given)
+    return architectures.PageRequest(**given)
 
 
 def _text_tokens_of(prompt: str, directory: ModelDirectory) -> int:
@@ -285,12 +283,12 @@ def page_of_file(image: Path) -> tuple[int, int]:
         for _ in sizes:
             pages += 1
     if pages > 1:
-        complain(
+        streams.complain(
             f"note: {image} has {pages} pages and only the first is used; `dsocr-analyze archive"
             f" {image}` counts all of them"
         )
     elif found.has_more_frames:
-        complain(f"note: {image} has several frames and only the first is used")
+        streams.complain(f"note: {image} has several frames and only the first is used")
     return size
 
 

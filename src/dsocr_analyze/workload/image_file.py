@@ -17,9 +17,8 @@ from typing import BinaryIO, Final
 from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 
+from dsocr_analyze import forking, input_files
 from dsocr_analyze.errors import PageError
-from dsocr_analyze.forking import undone
-from dsocr_analyze.input_files import opened
 from dsocr_analyze.workload import check_page
 
 __all__ = ["MOST_FRAMES", "ImagePages", "page_of_image"]
@@ -93,7 +92,7 @@ class ImagePages:
             return
         name = repr(str(self.path))
         try:
-            with opened(self.path) as file:
+            with input_files.opened(self.path) as file:
                 for number, (size, is_copy) in enumerate(_tiff_frames(file), 1):
                     if number > MOST_FRAMES:
                         raise PageError(f"image {name} has more than {MOST_FRAMES:,} frames")
@@ -128,11 +127,15 @@ def _opened_header(file: Path) -> tuple[tuple[int, int], bool, bool]:
             Image.MAX_IMAGE_PIXELS, warnings.filters = guard, filters
             logging.getLogger("PIL").removeHandler(silence)
 
-        with undone(put_back):
+        with forking.undone(put_back):
             warnings.filters = [("ignore", None, Warning, None, 0)]
             logging.getLogger("PIL").addHandler(silence)
             Image.MAX_IMAGE_PIXELS = None
-            with opened(file) as raw, _Bounded(raw.raw) as content, Image.open(content) as image:
+            with (
+                input_files.opened(file) as raw,
+                _Bounded(raw.raw) as content,
+                Image.open(content) as image,
+            ):
                 if isinstance(image, TiffImageFile):
                     # Some versions swap a TIFF's size on opening; its own tags are as stored.
                     tags = image.tag_v2
