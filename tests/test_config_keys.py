@@ -337,14 +337,18 @@ def test_every_used_key_of_the_table_is_proved_to_be_used():
         assert in_the_file or path in proved or USED not in cases_of(rule), path
 
 
+NO_EXPERTS = {"first_k_dense_replace": 12}
+
+
 @sampled(
-    ("dense_layers", "key"),
-    [(0, "intermediate_size"), (12, "moe_intermediate_size"), (12, "num_experts_per_tok"),
-     (12, "n_shared_experts")],
-    first(2),
+    ("layers", "key"),
+    [({"first_k_dense_replace": 0}, "intermediate_size"), (NO_EXPERTS, "moe_intermediate_size"),
+     ({"moe_layer_freq": 12}, "moe_intermediate_size"),  # of 12 layers, the first is dense
+     (NO_EXPERTS, "num_experts_per_tok"), (NO_EXPERTS, "n_shared_experts")],
+    first(3),
 )  # fmt: skip
-def test_keys_of_layers_that_there_are_not_are_harmless(dense_layers, key):
-    base = {**PUBLISHED.config, "first_k_dense_replace": dense_layers}
+def test_keys_of_layers_that_there_are_not_are_harmless(layers, key):
+    base = {**PUBLISHED.config, **layers}
     config = {**base, key: base[key] - 1}
     assert isinstance(rule_of((key,), config), Harmless)
     assert outcome(config).figures == outcome(base).figures

@@ -347,6 +347,7 @@ def network(t, x, n, k):
     for skipped in t.turns(k):
         kept.append(t.empty(skipped * n, FLOAT32))
         kept.append(t.call("turn", copied, x))
+        kept += t.each("children", 0, 2, rms_norm, x, n, 8)
     x = t.again("second", rms_norm, x, n, 8)
     t.hold(*routed)
     return t.cat(x, *routed)
