@@ -38,11 +38,9 @@ def docs(
     for that model alone.
     """
     if output is None and (arch is not None or config is not None):
-        raise WorkloadError("pages for another model need a folder", arguments=["--output"])
+        raise WorkloadError("pages for another model need a folder")
     if output is not None and check:
-        raise WorkloadError(
-            "--check is about the pages in place", arguments=["--check", "--output"]
-        )
+        raise WorkloadError("--check is about the pages in place")
     architecture = values = None  # all of them, and the published config
     if arch is not None or config is not None:
         directory = page_options.model_directory_from(
@@ -65,8 +63,7 @@ def docs(
         sources = markdown.Sources()
         if output is None and sources.folder == markdown.DATA:
             raise WorkloadError(
-                "this is no checkout, whose pages could be filled in place; give a folder",
-                arguments=["--output"],
+                "this is no checkout, whose pages could be filled in place; give a folder"
             )
         names = {"commands": command_reference, "tasks": task_table}
         pages = library.filled_documents(
