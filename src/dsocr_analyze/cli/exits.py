@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TextIO, cast
 
-from dsocr_analyze.cli.streams import ReaderGone, Stdout, complain
-from dsocr_analyze.cli.words import in_options, refusal
+from dsocr_analyze.cli import streams, words
 from dsocr_analyze.errors import AnalyzeError, OutputError, StrictError
 from dsocr_analyze.interruption import Terminated, held, safe_point
 
@@ -72,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     invocation = Invocation()
     try:
-        guarded = cast(TextIO, Stdout(sys.stdout))
+        guarded = cast(TextIO, streams.Stdout(sys.stdout))
         # Libraries add filters of their own on import.
         with held(), warnings.catch_warnings(), contextlib.redirect_stdout(guarded):
             if not sys.warnoptions:  # else the user set -W or PYTHONWARNINGS
@@ -106,7 +105,7 @@ def _invoke(arguments: list[str], invocation: Invocation) -> int:
     except typer.Abort:  # Ctrl-C, or "no" at a prompt
         raise KeyboardInterrupt from None
     except typer.TyperException as error:
-        raise AnalyzeError(refusal(error)) from error
+        raise AnalyzeError(words.refusal(error)) from error
     if "strict" in invocation.flags and invocation.warnings:
         raise StrictError(f"--strict: {'; '.join(invocation.warnings)}")
     return 0
@@ -121,7 +120,7 @@ def _end(error: BaseException, invocation: Invocation) -> int:
     if code == INTERNAL_ERROR and "debug" in invocation.flags and sys.stderr is not None:
         traceback.print_exception(error)
     if message is not None:
-        complain(message)
+        streams.complain(message)
     return code
 
 
@@ -130,8 +129,8 @@ def _outcome_of(error: BaseException, invocation: Invocation) -> tuple[int, str 
     written = "its results may be incomplete" if invocation.is_writing else "nothing was written"
     match error:
         case AnalyzeError():
-            return error.exit_code, in_options(str(error), error.arguments)
-        case ReaderGone():
+            return error.exit_code, words.in_options(str(error), error.arguments)
+        case streams.ReaderGone():
             return READER_GONE, None
         case Terminated():
             return TERMINATED, f"terminated; {written}"
