@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from command_line import run
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from sampling import first, sampled
@@ -65,6 +65,7 @@ def test_views_show_the_page_as_infer_makes_them(name, mode, page, expected):
     ] == expected
 
 
+@settings(deadline=None)
 @given(st.tuples(st.integers(1, 900), st.integers(1, 900)))
 def test_padded_views_are_those_of_pillow(page):
     [shown] = planned("deepseek-ocr", "base", page)[1]
@@ -72,6 +73,7 @@ def test_padded_views_are_those_of_pillow(page):
     assert shown.content == tuple(max(1, length) for length in contained)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from([(name, mode) for name, each in ARCHITECTURES.items()
                      for mode in each.modes]),

@@ -50,15 +50,10 @@ _SIGNED: Final = r"^\s*[+-]?[0-9]+(?:\.0*)?\s*$"
 
 
 def whole_numbers(name: str, column: Any, most: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """A column of numbers or of text as int64, and the `Reason` why a value is not usable.
-
-    Args:
-        name: The column's name, for the error.
-        column: An Arrow array, `[n]`.
-        most: Largest valid value; the smallest is 1.
+    """An Arrow column of numbers or text as int64 from 1 to `most`.
 
     Returns:
-        The numbers, `[n]`, 1 for unusable ones; and the reasons, `[n]`, 0 for none.
+        The numbers, `[n]`, 1 for unusable ones; and the `Reason` of these, `[n]`, 0 for none.
 
     Raises:
         WorkloadError: The column has a non-numeric type.
@@ -128,24 +123,20 @@ _NAMED_COLUMNS: Final = 8
 
 @dataclass(frozen=True)
 class RowKind:
-    """What the rows of a file represent.
-
-    Attributes:
-        what: Name of such a file, without an article: `list of pages`.
-        right: What to give instead, for errors.
-        columns: Selects the columns to read from the file's name and all its columns; raises
-            WorkloadError if one is missing or duplicated.
-        known: Every column that such a file may have.
-        row: What each row counts as, for a warning about columns that are not read.
-        error: The error for a missing or unreadable file.
-    """
+    """What the rows of a file represent."""
 
     what: str
+    """Name of such a file, without an article: `list of pages`."""
     right: str
+    """What to give instead, for errors."""
     columns: Callable[[str, list[str]], tuple[str, ...]]
+    """From the file's name and all its columns to those to read; may raise WorkloadError."""
     known: tuple[str, ...]
+    """Every column that such a file may have."""
     row: str
+    """What each row counts as, for a warning about columns that are not read."""
     error: type[WorkloadError] = WorkloadError
+    """Of a missing or unreadable file."""
 
     def warnings(self, path: Path, names: list[str], read: Collection[str]) -> tuple[str, ...]:
         """A warning that names a file's columns that are not read, if any."""
@@ -169,17 +160,13 @@ class RowKind:
 
 @dataclass(frozen=True)
 class RawRows:
-    """Some rows as they are in the file.
-
-    Attributes:
-        columns: The wanted columns that the file has, n rows.
-        numbers: Each row's number, `[n]`, from 1, without header and blank lines.
-        rejected: Why a line is no row, by row number.
-    """
+    """Some rows as they are in the file: n, of the wanted columns."""
 
     columns: pa.RecordBatch
     numbers: NDArray[np.int64]
+    """Each row's, `[n]`, from 1, without header and blank lines."""
     rejected: dict[int, str] = field(default_factory=dict)
+    """Why a line is no row, by row number."""
 
     def value(self, column: int | str, row: int) -> Any:
         """The value of one cell, for a message."""
@@ -220,7 +207,7 @@ def meant_columns(names: Iterable[str], lacking: Collection[str]) -> str:
 _BLOCK_BYTES: Final = 4 << 20
 _LONGEST_LINE_BYTES: Final = 64 << 20
 _ENCODING: Final = "latin-1"
-"""Numbers are ASCII, and every other byte is valid in Latin-1, whatever its encoding."""
+"""Every byte is valid in it, and numbers are ASCII in any encoding."""
 
 _MOST_BLANK_LINES: Final = 10_000_000
 """A hundred kilobytes of compressed blank lines could take minutes."""
@@ -230,7 +217,7 @@ _COMMA_INSIDE: Final = "\x1f"
 
 
 def _open_csv(path: Path, kind: RowKind) -> RowSource:
-    """A CSV file with commas, double quotes and a header, compressed or not by its name."""
+    """A CSV file with a header, compressed or not by its name."""
     blocks = _line_blocks(path, kind)
     lines = next(blocks, None)
     if lines is None:
@@ -308,7 +295,7 @@ def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> 
 
 
 def _without_quotes(lines: Any, is_quoted: Any, first: int, rejected: dict[int, str]) -> Any:
-    """Lines `[n]` without quotes; null where those are misplaced, which is `rejected`."""
+    """Lines `[n]` without quotes; null, and `rejected`, where those are misplaced."""
     indices = np.flatnonzero(is_quoted.to_numpy(zero_copy_only=False)).tolist()
     plain: list[bytes | None] = []
     for index, line in zip(indices, lines.filter(is_quoted).to_pylist(), strict=True):
@@ -328,7 +315,7 @@ _BATCH_ROWS: Final = 131_072
 _BUFFER_BYTES: Final = 1 << 20
 
 _DAMAGE: Final = (OSError, UnicodeDecodeError, pa.ArrowException)
-"""What pyarrow raises on a damaged file, also on column names that are not UTF-8."""
+"""What pyarrow raises on a damaged file."""
 
 
 def _open_parquet(path: Path, kind: RowKind) -> RowSource:
@@ -364,10 +351,9 @@ _PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 
 
 def open_rows(path: Path, kind: RowKind) -> RowSource:
-    """Open a file of rows, Parquet by its content; only a header is read yet.
+    """Opens a file of rows, Parquet by its content; only a header is read yet.
 
-    Raises:
-        WorkloadError: It is missing or unreadable (`kind.error`), or has the wrong columns.
+    Raises `kind.error` if it is missing or unreadable, WorkloadError for wrong columns.
     """
     try:
         with opened(path) as file:

@@ -53,12 +53,11 @@ BATCH_RESULTS: Final = (
 """Costs of a batch of identical pages, and one page's share of it (`page_`).
 
 `bytes_read_expected` counts the routed experts expected of independent choices, not the most.
-`peak_activation_bytes` are alive in the prefill pass besides weights and inputs.
 """
 
 
 COST: Final = "cost_per_thousand_pages"
-"""Column of the cost where seconds are predicted and a price is given."""
+"""Column of the cost in money."""
 
 
 class Workloads(NamedTuple):
@@ -109,7 +108,7 @@ def _keep_freed_memory() -> None:
 
 
 def figures(name: str, work: Work) -> dict[str, Any]:
-    """The figures of a pass, page or batch by column, as in a report's `total`."""
+    """The figures of a pass, page or batch by column."""
     matrix, vector = work.matrix_flops, work.vector_flops  # `flops` would multiply once more
     counts = matrix, vector, matrix + vector, work.bytes_read, work.bytes_written
     return {f"{name}_{figure}": count for figure, count in zip(_FIGURES, counts, strict=True)}

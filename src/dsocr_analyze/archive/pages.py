@@ -63,16 +63,16 @@ REPORTED_ROWS: Final = 10
 
 _SIZES: Final = ("width", "height")
 _LENGTHS: Final = ("text_tokens", "max_new_tokens")
-"""Columns that a list may lack if all pages have the same length."""
+"""Columns that a list may lack."""
 
 _MOST: Final = dict.fromkeys(_SIZES, LARGEST_SIDE) | {name: BOUNDS[name][1] for name in _LENGTHS}
-"""The largest value in each column of a list; sizes are in pixels."""
+"""The largest value of each column."""
 
 _REASONS: Final = len(Reason)
 
 
 def _wanted_columns(what: str, names: list[str]) -> tuple[str, ...]:
-    """The columns to read; raises WorkloadError if one is missing or duplicated."""
+    """The columns to read, or WorkloadError."""
     for name in _MOST:
         count = names.count(name)
         if count > 1:
@@ -147,7 +147,7 @@ def _countable_suffixes() -> frozenset[str]:
 
 
 def _countable_files(folder: Path, files: FilesDocument) -> Iterator[str]:
-    """Relative paths of images and PDFs in order of names; others are counted."""
+    """Paths of images and PDFs in order of names; others are counted."""
     suffixes = _countable_suffixes()
     others: Counter[str] = Counter()
     has_any = False
@@ -182,7 +182,7 @@ def _countable_files(folder: Path, files: FilesDocument) -> Iterator[str]:
 
 
 def extensions_text(counts: list[tuple[str, int]], most: int) -> str:
-    """Numbers of files by extension, `most` of these by name: `3 .docx, 1 .txt, 2 more`."""
+    """Files by extension, `most` of these by name: `3 .docx, 1 .txt, 2 more`."""
     named = [f"{count:,} {name or 'without extension'}" for name, count in counts[:most]]
     rest = sum(count for _, count in counts[most:])
     return ", ".join([*named, f"{rest:,} more"] if rest else named)

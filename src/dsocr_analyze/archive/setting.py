@@ -115,12 +115,7 @@ class CountedModel:
 
     @classmethod
     def from_directory(cls, directory: ModelDirectory) -> Self:
-        """The model built by a directory's code.
-
-        Raises:
-            ConfigError: No architecture recognises its config, a key is missing, or a value is
-                impossible or not modelled.
-        """
+        """The model built by a directory's code; ConfigError if its config is not modelled."""
         architecture, without_window = directory.architecture, None
         if architecture.has_window:
             config = architecture.without_window(directory.config)

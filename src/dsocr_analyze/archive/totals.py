@@ -59,7 +59,7 @@ _ENDS: Final = ("page_width", "page_height", "text_tokens", "max_new_tokens")
 
 
 class Archive(NamedTuple):
-    """What a list of pages costs, and what else its tables and pictures show."""
+    """What a list of pages costs, and what else readers see."""
 
     document: ArchiveDocument
     settings: Sequence[Setting]
@@ -78,7 +78,7 @@ class _Totals:
         self.lengths = np.zeros(0, np.int64)
 
     def add(self, distinct: Workloads, counts: Integers, batch_size: int) -> None:
-        """Add different pages, and how many there are of each, `[n]`, in batches."""
+        """Adds different pages, and how many there are of each, `[n]`."""
         are_cut = self.setting.mode.crop_mode
         workloads, batches = _in_batches(distinct, counts, batch_size, are_cut=are_cut)
         costs = evaluate.evaluate(self._model, self.setting, workloads)
@@ -183,8 +183,7 @@ def add_up(
 
 
 _Counted = tuple[Integers, Floats]
-"""Workloads as ascending keys, `[n]`, and sums over the pages of each, `[1 + m, n]`: their number
-(exact below 2^53), and each amount."""
+"""Workloads as ascending keys, `[n]`, and sums over their pages, `[1 + m, n]`: number, amounts."""
 
 
 def _distinct_workloads(
@@ -258,10 +257,7 @@ def weighted_sum(values: Any, weights: Integers) -> int:
 
 
 def bars_of_each(all_pages: Sequence[Integers]) -> list[dict[str, int]]:
-    """Bars of several counts of pages by tokens of the prompt, `[0, 1, 2, ...]`.
-
-    All have the same bins, at most 20, of equal, round width.
-    """
+    """Bars of counts of pages by tokens of the prompt, in the same at most 20 round bins."""
     occurring = [np.flatnonzero(pages) for pages in all_pages]
     lengths = np.concatenate(occurring)
     if not len(lengths):

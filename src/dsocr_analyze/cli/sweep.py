@@ -323,10 +323,7 @@ def _write(
 def _row_writer(
     given: Mapping[str, Any], opening: setting.CountOpening
 ) -> contextlib.AbstractContextManager[table_files.BatchWriter | None]:
-    """Takes the rows as they come: into `--output`, or as CSV into a pipe.
-
-    None where there is neither: rows are for a picture, or a reader sees the first of them.
-    """
+    """Takes the rows as they come, into `--output` or a pipe; None where there is neither."""
     if given["output"] is not None:
         return table_files.table_writer(given["output"], opening)
     if given["plot"] is not None or given["quiet"] or sys.stdout.isatty():
