@@ -13,13 +13,10 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from sampling import first, sampled
 
-from dsocr_analyze import analyze, archive
-from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
-from dsocr_analyze.architectures.views import page_in_views
+from dsocr_analyze import analyze, archive, dtypes, errors
+from dsocr_analyze.architectures import ARCHITECTURES, PageRequest, views
 from dsocr_analyze.archive.advice import AdviceRequest, advise
 from dsocr_analyze.archive.advice_document import Requirements, published_accuracy
-from dsocr_analyze.dtypes import dtype_named
-from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.fit import memory_need
 from dsocr_analyze.model.directory import ModelDirectory
 
@@ -34,7 +31,7 @@ def planned(name, mode, page):
         page=page, base_size=sizes.base_size, image_size=sizes.image_size,
         crop_mode=sizes.crop_mode,
     )  # fmt: skip
-    return workload, page_in_views(architecture.crop, workload)
+    return workload, views.page_in_views(architecture.crop, workload)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +197,7 @@ def test_costs_are_those_of_the_report_and_of_fit():
     model = ModelDirectory.read(ARCHITECTURES["deepseek-ocr"].reference)
     workload = model.architecture.plan(page=A4_AT_200, batch_size=3, max_new_tokens=50)
     need = memory_need(
-        model.architecture, model.dimensions(), workload, dtype=dtype_named("bfloat16"),
+        model.architecture, model.dimensions(), workload, dtype=dtypes.dtype_named("bfloat16"),
         flash_attention=False,
     )  # fmt: skip
     memory = report.memory
@@ -244,7 +241,7 @@ def test_precision_is_quoted_where_it_was_measured_and_nowhere_else(mode, tokens
     ],
 )  # fmt: skip
 def test_a_kind_without_figures_and_a_dpi_without_the_pages_are_refused(name, given, message):
-    with pytest.raises(WorkloadError, match=message):
+    with pytest.raises(errors.WorkloadError, match=message):
         of("base", name=name, **given)
 
 

@@ -21,17 +21,14 @@ from sampling import first, sampled
 from scalar_rows import figures_of, planned, scalar_row
 from single_page import page_costs
 
-from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
-from dsocr_analyze.architectures.deepseek_ocr import MODES
+from dsocr_analyze import dtypes, errors, kernels
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, deepseek_ocr
 from dsocr_analyze.archive import count_pages
 from dsocr_analyze.archive.evaluate import PAGE_RESULTS
 from dsocr_analyze.archive.pages import REPORTED_ROWS, open_pages, read_pages
 from dsocr_analyze.archive.setting import PagesOfGrid, Setting, opening_of, published_model
 from dsocr_analyze.archive.shown import grid_bars
 from dsocr_analyze.archive.totals import add_up, bars_of_each, weighted_sum
-from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.workload import LARGEST_COUNT
 
@@ -45,7 +42,7 @@ COLUMNS = ("width", "height", "text_tokens", "max_new_tokens")
 def added_up(path, mode="gundam", model=None, **given):
     """What a list costs in one mode, and its totals; pages of 10 text tokens and 1024 new ones."""
     pages = read_pages(open_pages(path).batches, CROP_GRIDS, text_tokens=10, max_new_tokens=1024)
-    setting = Setting(DEFAULT.modes[mode], BFLOAT16)
+    setting = Setting(DEFAULT.modes[mode], dtypes.BFLOAT16)
     opening = opening_of(ModelDirectory.read(DEFAULT.reference), DEFAULT, [setting.mode])
     archive = add_up(model or published_model(), [setting], pages, opening, **given)
     return archive.document, archive.document.totals[0]
@@ -64,7 +61,7 @@ def pages_by_grid(document):
 
 def expected_row(width, height, mode="gundam", *how, **lengths):
     """The columns of `PAGE_RESULTS` by the scalar closed forms."""
-    row = scalar_row((width, height), MODES[mode], *how, **lengths)
+    row = scalar_row((width, height), deepseek_ocr.MODES[mode], *how, **lengths)
     return {name: row[name] for name in PAGE_RESULTS}
 
 
@@ -159,7 +156,7 @@ def test_a_value_that_is_no_size_makes_its_row_empty_and_says_why(column, proble
 def test_a_batch_without_sizes_and_a_keyword_that_is_not_possible_are_refused(
     columns, keywords, message
 ):
-    with pytest.raises(WorkloadError, match=message):
+    with pytest.raises(errors.WorkloadError, match=message):
         count_pages(pa.record_batch(columns), **keywords)
 
 
@@ -169,7 +166,7 @@ def test_counts_beyond_64_bits_are_refused_in_columns_and_exact_in_totals(tmp_pa
     decoder = replace(dimensions.decoder, vocab_size=10**10 * dimensions.decoder.vocab_size)
     model = replace(published_model(), dimensions=replace(dimensions, decoder=decoder))
     columns = {"width": [1240, 640], "height": [1754, 640]}
-    with pytest.raises(WorkloadError, match="does not fit a 64-bit column"):
+    with pytest.raises(errors.WorkloadError, match="does not fit a 64-bit column"):
         count_pages(pa.record_batch(columns), model=model)
     _, totals = added_up(written(tmp_path / "pages.parquet", columns), model=model)
     pages = [DEFAULT.plan(page=page) for page in ((1240, 1754), (640, 640))]
@@ -247,10 +244,10 @@ def test_pages_with_equal_prompts_run_in_batches(tmp_path, monkeypatch, mode, ba
     columns = dict(zip(COLUMNS[: 2 * len(lengths)], zip(*pages, strict=True), strict=False))
     _, totals = added_up(written(tmp_path / "p.parquet", columns), mode, batch_size=batch_size)
     workloads = [
-        planned((width, height), MODES[mode], text_tokens=text, max_new_tokens=new)
+        planned((width, height), deepseek_ocr.MODES[mode], text_tokens=text, max_new_tokens=new)
         for width, height, text, new in pages
     ]
-    is_cut = MODES[mode].crop_mode
+    is_cut = deepseek_ocr.MODES[mode].crop_mode
     prompts = Counter(
         replace(each, page=(1, 1), grid=each.grid if is_cut else (1, 1)) for each in workloads
     )
@@ -262,8 +259,8 @@ def test_pages_with_equal_prompts_run_in_batches(tmp_path, monkeypatch, mode, ba
     ]
     expected = {
         "batches": len(batches),
-        **figures_of("page", total_work(each.batch for each in batches)),
-        **figures_of("prefill_pass", total_work(each.prefill for each in batches)),
+        **figures_of("page", kernels.total_work(each.batch for each in batches)),
+        **figures_of("prefill_pass", kernels.total_work(each.prefill for each in batches)),
         "largest_kv_cache_bytes": max(each.kv_cache_bytes for each in batches),
         "largest_peak_activation_bytes": max(each.peak_activation_bytes for each in batches),
         "prompt_tokens": sum(workload.seq_len * count for workload, count in prompts.items()),

@@ -23,13 +23,12 @@ from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
 from pyarrow import csv
 
+from dsocr_analyze import cli, errors
 from dsocr_analyze.archive import pages as pages_module
 from dsocr_analyze.archive import pdf_pages as pdf_module
 from dsocr_analyze.archive.pages import open_pages
 from dsocr_analyze.archive.pdf_pages import has_reader, pdf_pages
 from dsocr_analyze.archive.setting import CountedFiles, OtherFiles
-from dsocr_analyze.cli import main
-from dsocr_analyze.errors import PageError
 from dsocr_analyze.workload import image_file as page_files
 from dsocr_analyze.workload.image_file import ImagePages
 
@@ -399,7 +398,7 @@ class TestPdf:
         expected = tuple((2 * length * Fraction(unit) * dpi + 72) // 144 for length in points)
         (found,) = pdf_pages(path, dpi)
         is_size = min(expected) >= 1 and max(expected) <= 10**6
-        assert found == expected if is_size else isinstance(found, PageError)
+        assert found == expected if is_size else isinstance(found, errors.PageError)
 
     # Each group holds the next one ten times, 10^12 empty groups and no page; or a chain of groups.
     @pytest.mark.parametrize(
@@ -566,7 +565,7 @@ def test_a_files_name_is_no_formula_and_acts_nowhere_in_the_table(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     for name in ("=cmd|x!A0.png", "-1+1.png", "+a.png", "@b.png", "a\x1b[2K\nb.png"):
         Image.new("RGB", (9, 9)).save(tmp_path / name)
-    assert main(["archive", ".", "--mode", "tiny", "--output", "rows.csv"]) == 0
+    assert cli.main(["archive", ".", "--mode", "tiny", "--output", "rows.csv"]) == 0
     paths = csv.read_csv("rows.csv")["path"].to_pylist()
     assert set(paths) == {
         "./=cmd|x!A0.png",

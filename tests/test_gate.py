@@ -13,13 +13,10 @@ import msgspec
 import pytest
 from sampling import every, first, sampled
 
+from dsocr_analyze import analysis, analytic, errors, figures, timing
 from dsocr_analyze.agreement import Agreement, LeftOutShare, NotModelled, PeakAgreement
-from dsocr_analyze.analysis import Engine
-from dsocr_analyze.analytic import page_figures
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, PageRequest
 from dsocr_analyze.cli.time_requests import time_request
-from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.figures import Counts
 from dsocr_analyze.gate.budgets import DEFAULTS, ReportKeys, budgets_in, edited
 from dsocr_analyze.gate.compared import ReportChanges, compared, counted_figures
 from dsocr_analyze.gate.judge import (
@@ -34,7 +31,6 @@ from dsocr_analyze.gate.renderers import ReadableCheck, workload_summary
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.document import Report, Unassigned, build_report
 from dsocr_analyze.report.opening import schema_of
-from dsocr_analyze.timing import TimeCorrection
 
 DOCUMENTED = Path(__file__).parent.parent / "docs" / "check.md"
 CREATED = datetime(2026, 1, 2)
@@ -46,7 +42,7 @@ def report_of(name="deepseek-ocr", max_new_tokens=5, **values):
     directory = ModelDirectory.read(architecture.reference)
     directory = directory.with_config(gated.small(name, **values))
     workload = architecture.plan(page=(800, 600), max_new_tokens=max_new_tokens)
-    return build_report(page_figures(directory, workload), None, CREATED)
+    return build_report(analytic.page_figures(directory, workload), None, CREATED)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +118,7 @@ def test_names_may_stand_in_quotes_and_a_star_or_what_an_entry_holds_for_one(rep
     ],
 )  # fmt: skip
 def test_what_is_no_number_is_refused_with_what_is_there(report, key, said):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(errors.ConfigError) as error:
         ReportKeys(report).figures(key)
     assert said in str(error.value)
 
@@ -159,7 +155,7 @@ def test_what_is_no_number_is_refused_with_what_is_there(report, key, said):
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_what_is_right(text, said):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(errors.ConfigError) as error:
         budgets_in(text, "b.toml", is_pyproject=False)
     assert said in str(error.value)
     assert "b.toml" in str(error.value)
@@ -172,7 +168,7 @@ def test_a_projects_file_has_a_table_of_its_own_or_none():
     ):
         found = budgets_in(text, "pyproject.toml", is_pyproject=True)
         assert (found and [each.options["batch_size"] for each in found.values()]) == sizes
-    with pytest.raises(ConfigError, match="did you mean 'check'"):
+    with pytest.raises(errors.ConfigError, match="did you mean 'check'"):
         budgets_in("[tool.dsocr-analyze.chek]", "pyproject.toml", is_pyproject=True)
 
 
@@ -407,13 +403,13 @@ def full():
     asked = PageRequest(
         architecture=architecture, page=(800, 600), max_new_tokens=5, engine="analytic"
     )
-    found = Engine(directory, time=request).report(asked)
+    found = analysis.Engine(directory, time=request).report(asked)
     [entry] = found.time
-    correction = TimeCorrection(
+    correction = timing.TimeCorrection(
         server_version="1", first_token=1.5, per_token=1.25, first_token_error=0.5,
         per_token_error=0.25, benchmarks=("a.json",), requests=3, kept="2026-01-02",
     )  # fmt: skip
-    counts = dict.fromkeys(Counts.__struct_fields__, 2)
+    counts = dict.fromkeys(figures.Counts.__struct_fields__, 2)
     agreement = Agreement(
         agrees=True, stages={name: {"flops": True} for name in found.stages}, kv_cache_bytes=True,
         batch=True, peak_activation_bytes=PeakAgreement(traced=1, analytic=1, agrees=True),

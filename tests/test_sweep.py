@@ -25,19 +25,16 @@ from pyarrow import csv
 from sampling import first, sampled
 from scalar_rows import FIGURES, planned, scalar_row
 
-from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.deepseek_ocr import MODES
+from dsocr_analyze import cli, errors, hardware
+from dsocr_analyze.architectures import DEFAULT, deepseek_ocr
 from dsocr_analyze.archive.axes import parse_modes, parse_numbers, parse_pages
 from dsocr_analyze.archive.combinations import Sweep
 from dsocr_analyze.archive.evaluate import BATCH_RESULTS, COST
 from dsocr_analyze.archive.setting import published_model, settings_of
 from dsocr_analyze.archive.shown import QUANTITIES, describe
 from dsocr_analyze.archive.table_files import METADATA_KEY
-from dsocr_analyze.cli import main
-from dsocr_analyze.cli.page_lists import deadline_hours
+from dsocr_analyze.cli import page_lists
 from dsocr_analyze.dtypes import BFLOAT16, dtype_named
-from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.hardware import device
 from dsocr_analyze.timing.assumptions import (
     Assumptions,
     OutputLengths,
@@ -117,7 +114,7 @@ def test_an_axis_is_a_list_of_values_and_of_ranges_that_include_their_stop(parse
 
 
 def test_modes_are_names_and_sizes():
-    assert parse_modes("mode", "all", DEFAULT) == tuple(MODES.values())
+    assert parse_modes("mode", "all", DEFAULT) == tuple(deepseek_ocr.MODES.values())
     modes = parse_modes("mode", "base,1024/640,512:640:64,1024:1280:256/640", DEFAULT)
     cut = [(mode.base_size, mode.image_size) for mode in modes if mode.crop_mode]
     whole = [mode.image_size for mode in modes if not mode.crop_mode]
@@ -140,7 +137,7 @@ def sweep_of(pages, modes, *lengths, dtypes=(BFLOAT16,), attentions=(False,)):
 
 
 PAGES = st.tuples(st.integers(1, 4000), st.integers(1, 4000))
-SOME_MODES = st.sampled_from([*MODES, "1024/512", "100", "1000/700"])
+SOME_MODES = st.sampled_from([*deepseek_ocr.MODES, "1024/512", "100", "1000/700"])
 
 
 @sampled(("examples", "most"), [(2, 4), (12, 128)], first(1))
@@ -198,12 +195,12 @@ SMALL = ("--page", "640x640,a4", "--mode", "base,gundam", "--text-tokens", "1:3"
 
 def rows_of(*arguments):
     """The rows of a sweep, from a Parquet file."""
-    assert main(["sweep", *map(str, arguments), "--output", "rows.parquet", "--quiet"]) == 0
+    assert cli.main(["sweep", *map(str, arguments), "--output", "rows.parquet", "--quiet"]) == 0
     return pq.read_table("rows.parquet")
 
 
 def test_csv_goes_to_stdout_and_nothing_else(capfdbinary):
-    assert main(["sweep", *SMALL]) == 0
+    assert cli.main(["sweep", *SMALL]) == 0
     out, err = capfdbinary.readouterr()
     header, *rows = out.decode().splitlines()
     assert (header, len(rows), b'"' in out, err) == (",".join(SCHEMA), 12, False, b"")
@@ -398,7 +395,7 @@ def test_a_huge_sweep_asks_a_person_or_needs_a_flag(capsys, monkeypatch, stdin, 
 def test_a_count_beyond_64_bits_is_refused_before_and_never_wraps():
     sweep = sweep_of("a4", "base", "1,1000000", "1", "1,600000")
     for refused in (sweep.check, lambda model: list(sweep.batches(model))):
-        with pytest.raises(WorkloadError, match="64-bit"):
+        with pytest.raises(errors.WorkloadError, match="64-bit"):
             refused(published_model())
 
 
@@ -463,7 +460,7 @@ def predicted(page, gpu="h100-sxm", mode=GUNDAM, dtype="bfloat16", *, flash=Fals
     """What `predict` says of one page."""
     workload = planned(page, mode, text_tokens=text_tokens, max_new_tokens=new_tokens)
     dimensions = published_model().dimensions
-    model = TimedModel(DEFAULT, dimensions, dtype_named(dtype), flash, device(gpu))
+    model = TimedModel(DEFAULT, dimensions, dtype_named(dtype), flash, hardware.device(gpu))
     lengths = lengths or OutputLengths.fixed(new_tokens)
     assumptions = Assumptions(host, lambda _: lengths, prepare, **assumed)
     return predict(model, workload, assumptions, [concurrency])
@@ -560,9 +557,11 @@ def test_money_and_deadlines_by_hand(capsys):
      *((text, None) for text in ("", "0", "0h", "-3", "3w", "h", "1e3", "nan", "2h30m"))],
 )  # fmt: skip
 def test_a_deadline_is_in_minutes_hours_or_days(text, hours):
-    refused = pytest.raises(WorkloadError, match=r"--deadline .* like 90m, 12h, 3d, or hours")
+    refused = pytest.raises(
+        errors.WorkloadError, match=r"--deadline .* like 90m, 12h, 3d, or hours"
+    )
     with nullcontext() if hours else refused:
-        assert deadline_hours(text) == pytest.approx(hours)
+        assert page_lists.deadline_hours(text) == pytest.approx(hours)
 
 
 def test_there_is_one_entry_for_each_gpu_and_setting_and_without_a_gpu_none(capsys):

@@ -8,8 +8,7 @@ from typing import Final
 from msgspec.structs import asdict, astuple
 
 from dsocr_analyze.analytic import ATTENTION_NAMES, page_figures
-from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.architectures.views import page_in_views
+from dsocr_analyze.architectures import PageRequest, views
 from dsocr_analyze.archive.advice_document import (
     ALL_KINDS,
     AdviceDocument,
@@ -41,8 +40,7 @@ from dsocr_analyze.report.table import (
     ratio_text,
     scaled,
 )
-from dsocr_analyze.timing import TimeEntry
-from dsocr_analyze.timing.assumptions import OutputLengths
+from dsocr_analyze.timing import TimeEntry, assumptions
 from dsocr_analyze.workload import Mode, position_warnings
 
 __all__ = ["AdviceRequest", "advice_lines", "advice_notes", "advice_tables", "advise"]
@@ -205,7 +203,7 @@ def _of_mode(
     )
     longest = max(by_text, key=lambda text: text.text_tokens) if by_text else costed(asked, 0)
     workload = replace(workload, max_new_tokens=longest.max_new_tokens)
-    shown = page_in_views(architecture.forms.crop_grids, workload)
+    shown = views.page_in_views(architecture.forms.crop_grids, workload)
     scales = [tuple(map(Fraction, each.content, workload.page)) for each in shown]
     scale = min(Fraction(1), max(map(min, scales)))
     seen = tuple(
@@ -346,7 +344,7 @@ def advice_notes(advice: AdviceDocument) -> list[str]:
     notes += [f"{mode.mode}: {note}" for mode in advice.modes for note in mode.notes]
     # The lines above the tables say how many tokens each text takes.
     known = {
-        OutputLengths.fixed(text.max_new_tokens).sentence
+        assumptions.OutputLengths.fixed(text.max_new_tokens).sentence
         for mode in advice.modes
         for text in mode.by_text_tokens
     }

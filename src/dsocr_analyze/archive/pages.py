@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.architectures.views import CropRule
+from dsocr_analyze.architectures import PageRequest, views
 from dsocr_analyze.archive.axes import mode_or_sizes
 from dsocr_analyze.archive.evaluate import PAGE_RESULTS, Workloads, cost_columns, row_columns
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI, has_reader, pdf_pages
@@ -355,7 +354,7 @@ class Pages:
 
 
 def read_pages(
-    batches: Iterable[RawRows], crop: CropRule, *, text_tokens: int, max_new_tokens: int
+    batches: Iterable[RawRows], crop: views.CropRule, *, text_tokens: int, max_new_tokens: int
 ) -> Iterator[Pages]:
     """The pages of a list, batch by batch, with these lengths where it has none.
 

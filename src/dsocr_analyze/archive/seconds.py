@@ -17,9 +17,7 @@ from dsocr_analyze.archive.pages import Pages
 from dsocr_analyze.archive.setting import CountedModel, Setting, TimeDocument
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.timed_device import Device
-from dsocr_analyze.timing import cost_per_thousand_pages
-from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing_of_pages
-from dsocr_analyze.timing.kernel_seconds import Duration
+from dsocr_analyze.timing import assumptions, cost_per_thousand_pages, kernel_seconds
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, TimedModel
 from dsocr_analyze.workload import Mode
 
@@ -49,7 +47,7 @@ class TimeRequested:
     """GPUs on which pages are timed, at least one; assumptions, also in words."""
 
     profiles: Sequence[Device]
-    job: Assumptions
+    job: assumptions.Assumptions
     sentences: tuple[str, ...] = ()
 
     def sentences_of(self, architecture: Architecture) -> tuple[str, ...]:
@@ -85,7 +83,9 @@ class TimeRequested:
         """
         prepare: Any = self.job.preprocess_seconds
         if prepare is None:
-            prepare = estimated_preprocessing_of_pages(timer.model.architecture, mode, *sizes)
+            prepare = assumptions.estimated_preprocessing_of_pages(
+                timer.model.architecture, mode, *sizes
+            )
         times = timer.times(_many_pages(timer, mode, workloads, sizes, prepare))
         seconds = {name: getattr(times, name) for name in _SECONDS}
         columns = {
@@ -141,7 +141,7 @@ class ArchiveTimeRequest:
 class _Timed:
     setting: Setting
     timer: PageTimer
-    work: Duration = field(default_factory=Duration)
+    work: kernel_seconds.Duration = field(default_factory=kernel_seconds.Duration)
     sums: Floats = field(default_factory=lambda: np.zeros(5))
     """Of all pages: their number, seconds of one GPU, CPU seconds to prepare them, seconds of the
     GPU if it never waited for the CPU, and pages of which fewer than the concurrency fit."""
@@ -172,7 +172,9 @@ class ArchiveTimer:
         self._sizes[:, pages.workloads.grids] = pages.sizes  # any page of each grid
         modes = self._modes if self._job.preprocess_seconds is None else ()
         seconds = [
-            estimated_preprocessing_of_pages(self._model.architecture, mode, *pages.sizes)
+            assumptions.estimated_preprocessing_of_pages(
+                self._model.architecture, mode, *pages.sizes
+            )
             for mode in modes
         ]
         return np.array(seconds).reshape(-1, len(pages))

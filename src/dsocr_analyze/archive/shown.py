@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from dsocr_analyze.archive.evaluate import BATCH_RESULTS, COST
+from dsocr_analyze.archive import evaluate, pdf_pages
 from dsocr_analyze.archive.pages import extensions_text
-from dsocr_analyze.archive.pdf_pages import INSTALL
 from dsocr_analyze.archive.setting import FilesDocument, PagesOfGrid
 from dsocr_analyze.archive.totals import Archive, bars_of_each
 from dsocr_analyze.errors import WorkloadError
@@ -83,7 +82,7 @@ _SHOWN: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
     "page_flops": ("page FLOPs", scaled),
     "page_seconds": ("page time", seconds_text),
     "pages_per_second": ("pages/s", ratio_text),
-    COST: ("cost of 1,000", ratio_text),
+    evaluate.COST: ("cost of 1,000", ratio_text),
     "kv_cache_bytes": ("KV cache", bytes_text),
     "prefill_pass_flops": ("prefill FLOPs", scaled),
     "page_bytes_read": ("page reads", bytes_text),
@@ -271,7 +270,7 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
     if document.files is not None and (pdfs := document.files.pdfs_without_reader):
         yield (
             f"{counted(pdfs, 'PDF')} {'is' if pdfs == 1 else 'are'} not counted: reading them needs"
-            f" pypdf, the optional extra 'pdf'; install it with {INSTALL}"
+            f" pypdf, the optional extra 'pdf'; install it with {pdf_pages.INSTALL}"
         )
     if malformed.rows:
         more = malformed.rows - len(malformed.reported)
@@ -296,7 +295,7 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
 
 # --- pictures of sweeps --------------------------------------------------------------------------
 
-QUANTITIES: Final = tuple(each for each in BATCH_RESULTS if not each.startswith("grid_"))
+QUANTITIES: Final = tuple(each for each in evaluate.BATCH_RESULTS if not each.startswith("grid_"))
 """Columns that can be plotted."""
 
 _OTHER_SIDE: Final = {"page_width": "page_height", "page_height": "page_width"}
@@ -329,7 +328,7 @@ TIMES: Final = {
     "page_seconds": ("time of one page", "s"),
     "pages_per_second": ("pages per second", "pages/s"),
     "tokens_per_second": ("tokens per second", "tokens/s"),
-    COST: ("cost of 1,000 pages", "in the currency of the price"),
+    evaluate.COST: ("cost of 1,000 pages", "in the currency of the price"),
 }
 """Columns that can be plotted if seconds are predicted."""
 

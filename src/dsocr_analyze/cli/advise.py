@@ -9,8 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from dsocr_analyze.analysis import Engine
-from dsocr_analyze.archive.axes import parse_modes, parse_numbers
-from dsocr_analyze.archive.setting import warnings_of_modes
+from dsocr_analyze.archive import axes, setting
 from dsocr_analyze.cli import exits, options, page_options, printing, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.output_files import prepare_directory
@@ -134,7 +133,7 @@ def advise(
     )
     words.print_config_findings(context, directory, by_closed_forms=True)
     size, dpi = _page(page, image, given["page_dpi"])
-    modes = list(dict.fromkeys(parse_modes("mode", mode or "all", directory.architecture)))
+    modes = list(dict.fromkeys(axes.parse_modes("mode", mode or "all", directory.architecture)))
     most_tokens, lengths = given["max_new_tokens"], ("new_tokens_from", "mean_new_tokens")
     if most_tokens is None and any(given[each] is not None for each in lengths):
         most_tokens = page_options.NEW_TOKENS["max_new_tokens"][1]
@@ -152,7 +151,7 @@ def advise(
         directory, advice.AdviceRequest(request, dpi, holds, given["kind"], wanted), modes,
         options=options.options_used(context), time_of=Engine(directory, time=time).entries,
     )  # fmt: skip
-    words.warn(context, warnings_of_modes(directory.architecture, modes), arguments=())
+    words.warn(context, setting.warnings_of_modes(directory.architecture, modes), arguments=())
     if json_file not in (None, "-"):
         prepare_directory(Path(str(json_file)).parent)
     printing.emit(context, found, printing.Said(
@@ -186,7 +185,7 @@ def _page(
 def _numbers(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
-    axis = parse_numbers("page_text_tokens", text, 1, LARGEST_COUNT)
+    axis = axes.parse_numbers("page_text_tokens", text, 1, LARGEST_COUNT)
     if len(axis) > _MOST_NUMBERS:
         raise WorkloadError(
             f"--page-text-tokens {text} has {len(axis)} values; give at most {_MOST_NUMBERS}"

@@ -35,8 +35,7 @@ from dsocr_analyze.input_files import SETTINGS_BYTES, is_regular, read_bytes
 from dsocr_analyze.model.trust import is_trusted_code
 from dsocr_analyze.names import did_you_mean
 from dsocr_analyze.output_files import write_files
-from dsocr_analyze.report import reading
-from dsocr_analyze.report.document import Report
+from dsocr_analyze.report import document, reading
 
 __all__ = ["check"]
 
@@ -218,7 +217,7 @@ def _read_budgets(
 
 def _report_or_revision(
     name: str, folder: Path, asked: Budgets
-) -> tuple[Report | None, Revision | None]:
+) -> tuple[document.Report | None, Revision | None]:
     """The baseline: a saved report if its name ends in `.json` or is no revision."""
     path = Path(name)
     try:
@@ -280,7 +279,7 @@ def _counted(
     workload: BudgetedWorkload,
     folder: Path,
     trust_remote_code: bool,
-    saved: Report | None,
+    saved: document.Report | None,
     revision: Revision | None,
     before: BudgetedWorkload | None,
 ) -> Counted:
@@ -312,7 +311,7 @@ def _report(
     trust_remote_code: bool,
     engine: str = "analytic",
     revision: str | None = None,
-) -> Report:
+) -> document.Report:
     """The report of a workload, whose paths are relative to `folder`.
 
     Code of a revision is executed only if identical files are trusted anywhere.

@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsocr_analyze.archive import setting, table_files
-from dsocr_analyze.archive.axes import parse_numbers
-from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
-from dsocr_analyze.cli import archive, options, page_options, printing, words
-from dsocr_analyze.cli.streams import LateProgress, complain
+from dsocr_analyze.archive import axes, pdf_pages, setting, table_files
+from dsocr_analyze.cli import archive, options, page_options, printing, streams, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
@@ -176,7 +173,7 @@ def sweep(
         text_tokens=None if text_tokens is None else _one_number("text_tokens", text_tokens),
         max_new_tokens=_one_number("max_new_tokens", given["max_new_tokens"]),
         batch_size=_one_number("batch_size", given["batch_size"] or "1"),
-        pdf_dpi=pdf_dpi or DEFAULT_PDF_DPI,
+        pdf_dpi=pdf_dpi or pdf_pages.DEFAULT_PDF_DPI,
         histogram=given["histogram"] or "grid",
         output_format=given["output_format"] or "table",
     )  # fmt: skip
@@ -200,7 +197,7 @@ def _check_options(context: typer.Context) -> None:
 
 def _one_number(argument: str, text: str) -> int:
     """The single number of an axis."""
-    axis = parse_numbers(argument, text, *BOUNDS[argument][:2])
+    axis = axes.parse_numbers(argument, text, *BOUNDS[argument][:2])
     if len(axis) > 1:
         column = "" if argument == "batch_size" else ", or a column in the list"
         raise WorkloadError(
@@ -254,7 +251,7 @@ def _count_combinations(context: typer.Context, time: TimeRequested | None, quan
         _ask(asked.rows)
     warnings = _write(context, asked, counted, opening, quantity)
     for note in () if given["quiet"] else notes:
-        complain(f"assumed: {note}")
+        streams.complain(f"assumed: {note}")
     words.warn(context, [*counted.warnings, *warnings])
 
 
@@ -286,7 +283,7 @@ def _write(
     beyond, kept = 0, list[Any]()
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(_row_writer(given, opening))
-        progress = stack.enter_context(LateProgress("workloads", rows))
+        progress = stack.enter_context(streams.LateProgress("workloads", rows))
         for batch in asked.batches(counted):
             reach = batch.column("seq_len").to_numpy() + batch.column("max_new_tokens").to_numpy()
             beyond += int((reach - 1 > positions).sum())
