@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["sweep"]
 
-UNASKED_ROWS: Final = 10_000_000
+_UNASKED_ROWS: Final = 10_000_000
 """Longer sweeps ask for confirmation."""
 
 _QUANTITY = "page_flops"
@@ -247,7 +247,7 @@ def _count_combinations(context: typer.Context, time: TimeRequested | None, quan
             )
     asked.check(counted)
     words.warn(context, setting.warnings_of_modes(architecture, asked.modes), arguments=())
-    if asked.rows > UNASKED_ROWS and not given["yes"]:
+    if asked.rows > _UNASKED_ROWS and not given["yes"]:
         _ask(asked.rows)
     warnings = _write(context, asked, counted, opening, quantity)
     for note in () if given["quiet"] else notes:
