@@ -332,6 +332,7 @@ def test_states_weights_and_caches_come_back_when_asked_for():
     assert (key.shape, cache.get_seq_length()) == ((1, 2, 6, 8), 13)
     assert (hidden.shape, weights.shape, present) == ((1, 6, 32), (1, 4, 6, 13), cache)
     assert reference.KeyValueCache().update(key, value, 0)[0] is key  # the first uncopied
+    assert not isinstance(cache, list | tuple)  # `tree` would show the shapes of all it holds
     with pytest.raises(IndexError, match="layer 4 came before layer 3"):
         cache.update(key, value, 4)
 
