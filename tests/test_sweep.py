@@ -351,6 +351,14 @@ def test_the_axis_with_most_values_is_along_the_plot(capsys, arguments, label):
     assert label in map("".join, texts)
 
 
+def test_points_are_joined_along_the_axis_in_whatever_order_they_are_asked_for(capsys):
+    drawn = []
+    for order in ("1,5,9", "9,1,5"):
+        assert run(capsys, "--text-tokens", order, "--plot", "costs.svg")[0] == 0
+        drawn.append({each.get("d") for each in ET.parse("costs.svg").iter()})
+    assert drawn[0] == drawn[1]
+
+
 def test_every_quantity_has_a_name_and_a_unit():
     names, units = zip(*map(describe, QUANTITIES), strict=True)
     assert (len({*names}), {*units}) == (len(BATCH_RESULTS) - 2, {"FLOPs", "B", "tokens"})
