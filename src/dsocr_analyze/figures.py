@@ -169,7 +169,6 @@ class StageFigures:
     """One stage: a part of the prefill pass, or one decode step.
 
     Attributes:
-        params: That it owns.
         calls: Of its outermost module.
         kernels: With equal records merged.
         module_calls: By path, in the order of first calls.
@@ -279,7 +278,7 @@ class PageFigures:
         batch: The prefill pass and `max_new_tokens - 1` decode steps with a growing cache.
         causal_savable_flops: Matrix FLOPs of the prefill pass that a causal kernel may skip.
         module_classes: By path; empty without a built model.
-        flops_analytic: By stage, of closed forms that a trace is compared with.
+        flops_analytic: By stage, by closed forms to compare a trace with.
         warnings: Reasons to doubt a figure.
         notes: For a reader, warnings first.
     """

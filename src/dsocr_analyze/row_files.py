@@ -109,7 +109,6 @@ def problem_text(name: str, reason: int, most: int, value: object = None) -> str
 
 
 def _shortened(value: object) -> str:
-    """A value on one line of readable length."""
     text = repr(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -130,16 +129,16 @@ class RowKind:
     right: str
     """What to give instead, for errors."""
     columns: Callable[[str, list[str]], tuple[str, ...]]
-    """From the file's name and all its columns to those to read; may raise WorkloadError."""
+    """Columns to read, by the file's name and all columns; may raise WorkloadError."""
     known: tuple[str, ...]
-    """Every column that such a file may have."""
+    """All columns that it may have."""
     row: str
-    """What each row counts as, for a warning about columns that are not read."""
+    """What a row is, for a warning about unread columns."""
     error: type[WorkloadError] = WorkloadError
     """Of a missing or unreadable file."""
 
     def warnings(self, path: Path, names: list[str], read: Collection[str]) -> tuple[str, ...]:
-        """A warning that names a file's columns that are not read, if any."""
+        """A warning that names columns that are not read, if any."""
         unread = list(dict.fromkeys(name for name in names if name not in read))
         if not unread:
             return ()
@@ -207,17 +206,17 @@ def meant_columns(names: Iterable[str], lacking: Collection[str]) -> str:
 _BLOCK_BYTES: Final = 4 << 20
 _LONGEST_LINE_BYTES: Final = 64 << 20
 _ENCODING: Final = "latin-1"
-"""Every byte is valid in it, and numbers are ASCII in any encoding."""
+"""Every byte is valid in it; numbers are ASCII anyway."""
 
 _MOST_BLANK_LINES: Final = 10_000_000
 """A hundred kilobytes of compressed blank lines could take minutes."""
 
 _COMMA_INSIDE: Final = "\x1f"
-"""In place of a comma in a quoted value, which is no number anyway."""
+"""Replaces a comma in a quoted value, which is no number anyway."""
 
 
 def _open_csv(path: Path, kind: RowKind) -> RowSource:
-    """A CSV file with a header, compressed or not by its name."""
+    """The name tells whether it is compressed."""
     blocks = _line_blocks(path, kind)
     lines = next(blocks, None)
     if lines is None:
@@ -258,7 +257,7 @@ def _line_blocks(path: Path, kind: RowKind) -> Iterator[Any]:
 
 
 def _whole_lines(path: Path, kind: RowKind) -> Iterator[bytes]:
-    """The decompressed file in blocks of whole lines, without their last newline."""
+    """Decompressed blocks of whole lines, without their last newline."""
     with pa.input_stream(path, compression="detect") as stream:
         rest = stream.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
         while block := stream.read(_BLOCK_BYTES):
@@ -277,7 +276,6 @@ def _values(line: bytes) -> list[str]:
 
 
 def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> RawRows:
-    """The rows of lines `[n]`, numbered from `first`."""
     rejected: dict[int, str] = {}
     is_quoted = pc.match_substring(lines, '"')
     if pc.any(is_quoted).as_py():
@@ -295,7 +293,7 @@ def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> 
 
 
 def _without_quotes(lines: Any, is_quoted: Any, first: int, rejected: dict[int, str]) -> Any:
-    """Lines `[n]` without quotes; null, and `rejected`, where those are misplaced."""
+    """Lines `[n]`; null, and `rejected`, where quotes are misplaced."""
     indices = np.flatnonzero(is_quoted.to_numpy(zero_copy_only=False)).tolist()
     plain: list[bytes | None] = []
     for index, line in zip(indices, lines.filter(is_quoted).to_pylist(), strict=True):

@@ -1,13 +1,7 @@
 """Sweeps, lists of pages, and which mode a page needs: many workloads at once. No torch.
 
-A model under fixed settings (`setting`) turns columns of workloads into columns of costs
-(`evaluate`) and of seconds (`seconds`). A sweep evaluates every combination of sizes, modes,
-lengths and batches (`axes`, `combinations`). An archive is a list of pages (`pages`), of which
-distinct workloads are evaluated and summed (`totals`). Advice compares the modes for a
-page: what each sees of it, its cost, and published accuracy with its limits (`advice`).
-
-The batch function `count_pages` takes and returns Arrow data, and is imported with numpy and
-pyarrow on first use.
+A sweep evaluates every combination of its axes; an archive is a list of pages, of which distinct
+workloads are evaluated and summed. `count_pages` imports numpy and pyarrow on first use.
 """
 
 from typing import TYPE_CHECKING, Any

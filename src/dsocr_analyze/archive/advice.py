@@ -1,4 +1,4 @@
-"""The advice for a page: what every mode makes of it and costs, computed and in tables."""
+"""The advice for a page: what every mode sees of it and costs, also in tables."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +49,6 @@ _ALL_KINDS: Final = "all kinds"
 _ANSWERS: Final = {True: "yes", False: "no", None: "-"}
 
 _DEFAULT_TEXT_TOKENS: Final = (600, 1000, 2000, 4000)
-"""Text tokens per page if the caller gives none."""
 
 _LEAST_DPI, _MOST_DPI = 1, 100_000
 
@@ -75,7 +74,7 @@ class AdviceRequest:
     dpi: Fraction | None = None
     """Pixels per inch of the page, if known."""
     holds: tuple[int, ...] | None = None
-    """Numbers of text tokens that the page may contain; None for 600 to 4,000."""
+    """Possible numbers of text tokens; None for 600 to 4,000."""
     kind: str | None = None
     """Kind of document with published figures."""
     wanted: Requirements | None = None
@@ -93,7 +92,7 @@ def advise(
     time_of: Callable[[PageRequest], tuple[TimeEntry, ...]] | None = None,
     options: Options = NO_OPTIONS,
 ) -> AdviceDocument:
-    """Compares modes for a page, with the closed forms; `time_of` predicts a request's seconds.
+    """Compares modes by closed forms; `time_of` predicts a request's seconds.
 
     Raises:
         WorkloadError: A size or length is out of range, a minimum resolution is given for a page of
@@ -436,7 +435,6 @@ def _label(mode: ModeAdvice, case: ModeAdvice | TextCost) -> tuple[str, ...]:
 
 
 def _published_tables(advice: AdviceDocument, published: PublishedAccuracy) -> Iterator[Table]:
-    """Precisions, and edit distances: by language, or of a kind of document and all."""
     yield Table(
         f"Published {published.precision.measures}",
         ("mode", "text tokens", "precision"),
@@ -472,7 +470,6 @@ def _published_tables(advice: AdviceDocument, published: PublishedAccuracy) -> I
 
 
 def _distances(found: EditDistances, kind: str | None) -> tuple[str, ...]:
-    """Tokens, and distances by language, or of a kind of document and all."""
     values = (
         [at for of in (found.english, found.chinese) for at in (of.overall, of.text)]
         if kind is None
@@ -482,7 +479,7 @@ def _distances(found: EditDistances, kind: str | None) -> tuple[str, ...]:
 
 
 def _precisions(mode: ModeAdvice) -> list[tuple[str, str]]:
-    """Text tokens and precision; a mode without any figure has a row for each reason."""
+    """Text tokens and precision; a mode without figures has a row per reason."""
     if any(each.published for each in mode.densities):
         return [(exact(each.text_tokens), _precision(each)) for each in mode.densities]
     return [("all", lack) for lack in dict.fromkeys(each.lack for each in mode.densities)]

@@ -1,4 +1,4 @@
-"""A sweep: its axes from Python values or text, and every combination as Arrow batches."""
+"""A sweep: every combination of its axes, as Arrow batches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ Names: TypeAlias = str | Sequence[str]
 """One or several names, or comma-separated text."""
 
 Switches: TypeAlias = bool | Sequence[bool]
-"""One or both values."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Sweep:
         return tuple(map(len, (self.pages, *self.lengths.values())))
 
     def check(self, model: CountedModel) -> None:
-        """Raises before any work what `batches` would raise, or WorkloadError for too many rows."""
+        """Raises early what `batches` would, or WorkloadError for too many rows."""
         if self.rows > _MOST_ROWS:
             raise WorkloadError(
                 f"the sweep has {self.rows} rows; give shorter ranges, for at most {_MOST_ROWS}"
@@ -121,7 +120,7 @@ class Sweep:
     def _workloads(
         self, model: CountedModel, indices: Any
     ) -> tuple[evaluate.Workloads, evaluate.Integers]:
-        """Some combinations within a setting, and the widths and heights of their pages."""
+        """Some combinations within a setting, and the sizes of their pages."""
         page, *places = np.unravel_index(indices, self._shape)
         # Pages vary slowest: an Arrow batch has few distinct ones, and they are contiguous.
         sizes = self.pages.take(np.arange(page[0], page[-1] + 1))
@@ -218,7 +217,7 @@ def _switches(argument: str, values: Switches) -> tuple[bool, ...]:
 
 @dataclass(frozen=True)
 class SweepRows:
-    """The rows of a sweep, as `dsocr-analyze sweep` writes them, and how they were counted."""
+    """A sweep's rows, as `dsocr-analyze sweep` writes them, and how they were counted."""
 
     opening: CountOpening
     table: pa.Table
@@ -234,7 +233,7 @@ class SweepRows:
 
 
 def rows_of(sweep: Sweep, model: CountedModel, opening: CountOpening) -> SweepRows:
-    """All rows of a sweep; raises what its `check` does, or WorkloadError if they can't be held."""
+    """All rows; raises what `Sweep.check` does, or WorkloadError if they can't be held."""
     sweep.check(model)
     if sweep.rows > _MOST_HELD:
         raise WorkloadError(

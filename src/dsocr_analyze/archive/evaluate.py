@@ -153,7 +153,7 @@ def row_columns(
     *,
     are_batches: bool = False,
 ) -> dict[str, Any]:
-    """Rows by column, `[n]`: pages of sizes `[2, n]` in pixels, and all that `cost_columns` has."""
+    """Pages of sizes `[2, n]` in pixels, and `cost_columns`; each column `[n]`."""
     n = len(workloads.grids)
     return {
         **dict(zip(("page_width", "page_height"), sizes, strict=True)),

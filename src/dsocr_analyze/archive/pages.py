@@ -1,4 +1,4 @@
-"""Lists of pages: sizes, images, PDFs, folders, batches; what is bad spoils only its own row."""
+"""Lists of pages, in which what is bad spoils only its own row."""
 
 import itertools
 import os
@@ -58,20 +58,18 @@ _MOST_EXTENSIONS: Final = 1_000
 _LONGEST_EXTENSION: Final = 16
 
 REPORTED_ROWS: Final = 10
-"""Malformed rows to report; the rest are only counted."""
+"""Further malformed rows are only counted."""
 
 _SIZES: Final = ("width", "height")
 _LENGTHS: Final = ("text_tokens", "max_new_tokens")
 """Columns that a list may lack."""
 
 _MOST: Final = dict.fromkeys(_SIZES, LARGEST_SIDE) | {name: BOUNDS[name][1] for name in _LENGTHS}
-"""The largest value of each column."""
 
 _REASONS: Final = len(Reason)
 
 
 def _wanted_columns(what: str, names: list[str]) -> tuple[str, ...]:
-    """The columns to read, or WorkloadError."""
     for name in _MOST:
         count = names.count(name)
         if count > 1:
@@ -112,13 +110,13 @@ _FILE_ROWS: Final = pa.schema({
 })  # fmt: skip
 
 _Page: TypeAlias = tuple[str, int, tuple[int, int] | str]
-"""Path of a file, number of a page in it, and the page's size or why it is unknown."""
+"""A file's path, the page's number in it, and its size or why that is unknown."""
 
 
 def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
     """Opens a list of pages, of which only a header is read yet.
 
-    A folder and all in it are searched, in order of names, for images and PDFs by extension.
+    Folders are searched for images and PDFs by extension, in order of names.
 
     Raises:
         PageError: It is missing, unreadable, or not a list of pages.
@@ -207,7 +205,7 @@ def _pages(folder: Path, names: Iterable[str], files: FilesDocument) -> Iterator
 def _pages_of_file(
     name: str, sizes: Iterable[tuple[int, int] | PageError], counted: CountedFiles
 ) -> Iterator[_Page]:
-    """The pages of a file up to one after which it cannot be read."""
+    """Pages up to one after which the file cannot be read."""
     number = good = 0
     try:
         for number, size in enumerate(sizes, 1):
@@ -220,7 +218,7 @@ def _pages_of_file(
 
 
 def _batches(pages: Iterator[_Page]) -> Iterator[RawRows]:
-    """Pages as rows; pages without a size are rejected rows."""
+    """Pages without a size become rejected rows."""
     numbered = enumerate(pages, 1)
     while chunk := list(itertools.islice(numbered, _PAGES_A_BATCH)):
         rejected = {row: size for row, (_, _, size) in chunk if isinstance(size, str)}
@@ -258,7 +256,7 @@ def _read_rows(
 
 
 def _fault_text(fault: int, raw: RawRows | None = None, index: int = 0) -> str:
-    """What is wrong with a row's first bad column, and its value if the row is given."""
+    """What is wrong with a row's first bad column; with its value if the row is given."""
     position, reason = divmod(fault - 1, _REASONS)
     column = list(_MOST)[position]
     return problem_text(column, reason + 1, _MOST[column], raw and raw.value(column, index))
@@ -279,24 +277,21 @@ def count_pages(
 ) -> Batch:
     """What each page of a batch costs on its own (batch size 1). Needs no torch.
 
-    A pure function, for Ray Data's `map_batches(count_pages, batch_format="pyarrow")` with the
-    keywords in `fn_kwargs`.
+    For Ray Data's `map_batches(count_pages, batch_format="pyarrow")`, keywords in `fn_kwargs`.
 
     Args:
         batch: Columns `width` and `height` (pixels), and optionally `text_tokens` and
-            `max_new_tokens` in place of the keywords: whole numbers of any type, or as text. Other
-            columns stay.
-        model: The model; by default the published one.
+            `max_new_tokens` in place of the keywords: whole numbers or text. Other columns stay.
+        model: By default the published one.
         mode: A mode, or sizes like `1024/640` (crops) or `640` (no crops); by default the model's.
-        dtype: Data type of weights and activations.
-        flash_attention: Whether the decoder uses FlashAttention instead of its eager attention.
+        dtype: Of weights and activations.
+        flash_attention: Instead of the decoder's eager attention.
         text_tokens: Prompt tokens that are not visual; by default those of the usual prompt.
         max_new_tokens: Tokens generated per page; the prefill pass generates the first.
 
     Returns:
-        The batch with the columns `PAGE_RESULTS` (int64): the crop grid, tokens, and FLOPs, bytes
-        read and bytes written of the prefill pass, of one decode step and of the whole page; and
-        `problem` (text), what is wrong with a row that is no page, whose results are null.
+        The batch with the columns `PAGE_RESULTS` (int64): the crop grid, tokens, FLOPs and bytes;
+        and `problem` (text), what is wrong with a row that is no page, whose results are null.
 
     Raises:
         WorkloadError: A column is missing or not numeric, or has the name of a result; a keyword is
@@ -337,7 +332,7 @@ class Pages:
     """The n pages of some rows of a list."""
 
     columns: dict[str, Any]
-    """Numbers in the list, `row`, and for files `path` and numbers in these, `file_page`, `[n]`."""
+    """Each `[n]`: `row` in the list, and for files `path` and `file_page`."""
     sizes: NDArray[np.int64]
     """Widths and heights in pixels, `[2, n]`."""
     workloads: Workloads

@@ -29,16 +29,15 @@ DEFAULT_PDF_DPI: Final = 150
 """Pixels per inch, as for named papers."""
 
 INSTALL: Final = "pip install 'dsocr-analyze[pdf]'"
-"""Command that installs the PDF reader, pypdf."""
 
 MOST_NODES: Final = 1_000_000
-"""Most nodes of a page tree; a larger one is taken to be endless."""
+"""A larger page tree is taken to be endless."""
 
 MOST_SECONDS: Final = 8.0
-"""Most CPU seconds of a file; a book of 10,000 pages takes 3."""
+"""CPU seconds per file; a book of 10,000 pages takes 3."""
 
 _MOST_NEW_BYTES: Final = 400 * 2**20
-"""Most bytes that the process may take in addition for a file."""
+"""What a file may add to the process's memory."""
 
 _MOST_STREAM_BYTES: Final = 32 * 2**20
 """Most bytes of a decompressed stream."""
@@ -64,7 +63,7 @@ _DAMAGE: Final = (
     struct.error,
     zlib.error,
 )
-"""What pypdf raises on a damaged file beside its own errors."""
+"""What pypdf raises beside its own errors."""
 
 
 def has_reader() -> bool:
@@ -75,8 +74,8 @@ def has_reader() -> bool:
 def pdf_pages(path: Path, dpi: int) -> Iterator[tuple[int, int] | PageError]:
     """Width and height of each page in pixels as displayed, or why it has none.
 
-    They are those of its CropBox clipped to its MediaBox, or of its MediaBox without a CropBox,
-    scaled by UserUnit and turned by Rotate. Raises PageError if no further page can be read.
+    A page is its CropBox clipped to its MediaBox, or its MediaBox if it has no CropBox, scaled by
+    UserUnit and turned by Rotate. Raises PageError if no further page can be read.
     """
     from pypdf.errors import DependencyError, PyPdfError
 
@@ -162,7 +161,7 @@ def _within_limits() -> Iterator[None]:
 
 
 def _seconds_of(thread: int) -> float:
-    """CPU seconds of a thread, or where unknown those of the clock."""
+    """CPU seconds of a thread; where unknown, the clock's."""
     clock_of = getattr(time, "pthread_getcpuclockid", None)
     return time.monotonic() if clock_of is None else time.clock_gettime(clock_of(thread))
 

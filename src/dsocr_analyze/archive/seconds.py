@@ -1,4 +1,4 @@
-"""How long many pages take on GPUs: columns of a sweep, and totals of a list."""
+"""How long many pages take on GPUs, in sweeps and lists."""
 
 import itertools
 import math
@@ -39,12 +39,12 @@ _METHOD: Final = (
     " per page is 1 over the pages per second; preprocessing is averaged over pages with the same"
     " crop grid and lengths"
 )
-"""What totals of a list assume beside what is assumed of a page."""
+"""Assumptions beside those on single pages."""
 
 
 @dataclass(frozen=True)
 class TimeRequested:
-    """GPUs on which pages are timed, at least one; assumptions, also in words."""
+    """At least one GPU, and assumptions, also in words."""
 
     profiles: Sequence[Device]
     job: assumptions.Assumptions

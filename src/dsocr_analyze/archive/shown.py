@@ -1,4 +1,4 @@
-"""Sweeps and lists of pages for readers: tables, lines about files, warnings and pictures."""
+"""Sweeps and lists of pages for readers: tables, warnings and pictures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ __all__ = [
 # --- sweeps --------------------------------------------------------------------------------------
 
 MOST_SHOWN: Final = 50
-"""Most rows shown on a terminal; files have all rows."""
+"""A terminal shows no more; files have all rows."""
 
 _AXIS_TITLES: Final = {
     "page_width": "width",
@@ -172,7 +172,7 @@ def _totals_table(archive: Archive) -> Table:
 
 
 def _time_tables(archive: Archive, time: ArchiveTimeRequest) -> list[Table]:
-    """GPU-hours by GPU and setting, and what follows from them; at most 80 columns wide."""
+    """GPU-hours and what follows from them; at most 80 columns wide."""
     price, hours = time.requested.job.price_per_hour, time.deadline_hours
     differ = len({each.attention_label for each in archive.settings}) > 1
     names = ("GPU", "mode", "dtype", *(["attention"] * differ))
@@ -223,7 +223,7 @@ def _histogram_table(archive: Archive, kind: str) -> Table:
 
 
 def histogram(archive: Archive, kind: str) -> tuple[str, str, dict[str, dict[str, int]]]:
-    """A title, the axis, and pages by label for each mode, or one nameless series for all."""
+    """Title, axis, and pages by label for each mode, or one nameless series."""
     totals = archive.document.totals
     if kind == "grid":
         is_mixed = len({each.crop_mode for each in totals}) > 1
@@ -239,7 +239,7 @@ def histogram(archive: Archive, kind: str) -> tuple[str, str, dict[str, dict[str
 
 
 def grid_bars(pages_by_grid: Iterable[PagesOfGrid]) -> dict[str, int]:
-    """Pages by grid, such as `2 x 3`, by number of views; `1 x 1` is an uncut page."""
+    """Pages by grid, such as `2 x 3`; `1 x 1` is an uncut page."""
     ordered = sorted(pages_by_grid, key=lambda each: (each.grid[0] * each.grid[1], each.grid))
     return {"{} x {}".format(*each.grid): each.pages for each in ordered}
 
@@ -303,10 +303,9 @@ _NUMBERS: Final = dict.fromkeys(
     ("text_tokens", "max_new_tokens", "batch_size", *_OTHER_SIDE, "image_size", "base_size"),
     "default",
 ) | dict.fromkeys(_OTHER_SIDE, "steps-mid")
-"""How points over each are joined: costs jump at the sides of pages where the crop grid changes."""
+"""How points are joined: costs jump where the crop grid changes."""
 
 _X_COLUMNS: Final = (*_NUMBERS, "page", "mode", "dtype", "attention", "sliding_window", "gpu")
-"""Columns that can be a plot's x axis."""
 
 _WHOLES: Final = {
     "prefill_pass": "the prefill pass",
@@ -368,7 +367,7 @@ def sweep_picture(
         batches: Rows of a sweep.
         quantity: One of `QUANTITIES` or `TIMES`.
         x: By default the axis with most values.
-        model: Settings of the model.
+        model: Its settings.
         time: What predicted seconds assume.
 
     Raises:
@@ -435,7 +434,6 @@ def _chosen_x(x: str | None, columns: dict[str, list[Any]], differing: list[str]
 def _series(
     columns: dict[str, list[Any]], others: list[str], x: str, column: list[float | None]
 ) -> Series:
-    """The lines of a plot over x, from all rows that have a value of the quantity."""
     if x in _OTHER_SIDE and "page" in others:
         others = [_OTHER_SIDE[x] if name == "page" else name for name in others]
         others = [name for name in others if len(set(columns[name])) > 1]
@@ -454,7 +452,7 @@ def _series(
 
 
 def histogram_picture(archive: Archive, kind: str, name: str, model: Mapping[str, Any]) -> Picture:
-    """A list's histogram, the modes side by side, with settings of the model."""
+    """A list's histogram, with the modes side by side."""
     title, axis, by_mode = histogram(archive, kind)
     about: dict[str, Sequence[Any]] = {
         **{each: [value] for each, value in model.items()},
@@ -475,13 +473,12 @@ def histogram_picture(archive: Archive, kind: str, name: str, model: Mapping[str
 
 
 MOST_SERIES: Final = 10
-"""Most lines, or bars side by side, that can be told apart."""
+"""More lines, or bars side by side, can't be told apart."""
 
 MOST_POINTS: Final = 20_000
-"""Most rows in one picture."""
 
 Series: TypeAlias = Mapping[str, Sequence[tuple[Any, float]]]
-"""Positions with values of each line or colour of bars, by label."""
+"""Positions and values of each line or colour of bars."""
 
 _BAR_INCHES: Final = 0.16  # wide enough for a vertical value label
 _INCHES: Final = (8.0, 14.0)
@@ -532,7 +529,6 @@ def _lines(picture: Picture, series: Series, style: str) -> tuple[dict[str, Any]
 
 
 def _bars(picture: Picture, series: Series, scale: Scale) -> tuple[dict[str, Any], list[Top]]:
-    """Bars by label, side by side for each name, and their tops."""
     names = dict.fromkeys(name for points in series.values() for name, _ in points)
     place = {name: index for index, name in enumerate(names)}
     width = 0.8 / max(len(series), 1)

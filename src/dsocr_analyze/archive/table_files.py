@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["METADATA_KEY", "BatchWriter", "sidecar", "table_format", "table_writer"]
 
 METADATA_KEY: Final = b"dsocr_analyze"
-"""Key of the `CountOpening` in a Parquet file's metadata, as JSON."""
+"""Key of the `CountOpening`, as JSON, in Parquet metadata."""
 
 _SUFFIXES: Final = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
 
@@ -69,7 +69,7 @@ class BatchWriter(contextlib.ExitStack):
         self._writer: Any = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write a batch; a CSV file gets its header before the first."""
+        """Writes a batch, after the header of a CSV file."""
         if self._writer is None:
             self._writer = self.enter_context(self._begun(batch.schema))
         self._writer.write_batch(batch)

@@ -47,7 +47,6 @@ _MANY: Final = 1 << 15
 """Batches with more distinct workloads do not wait: few would merge."""
 
 _LENGTH_BITS: Final = LARGEST_COUNT.bit_length()
-"""Bits for a number of text tokens or new tokens."""
 
 _LIMB_BITS: Final = 21
 """2^41 such parts of numbers add up to at most 62 bits."""
@@ -55,7 +54,7 @@ _LIMB_BITS: Final = 21
 _MOST_BARS: Final = 20
 
 _ENDS: Final = ("page_width", "page_height", "text_tokens", "max_new_tokens")
-"""Quantities of pages whose smallest and largest values are noted."""
+"""What is noted with its smallest and largest value."""
 
 
 class Archive(NamedTuple):
@@ -183,15 +182,15 @@ def add_up(
 
 
 _Counted = tuple[Integers, Floats]
-"""Workloads as ascending keys, `[n]`, and sums over their pages, `[1 + m, n]`: number, amounts."""
+"""Ascending keys of workloads, `[n]`; numbers and amounts of pages, `[1 + m, n]`."""
 
 
 def _distinct_workloads(
     batches: Iterable[tuple[Workloads, Floats]], *, at_once: bool = False
 ) -> Iterator[_Counted]:
-    """Different workloads, counted, from batches of them with m amounts of each, `[m, n]`.
+    """Counts different workloads in batches with m amounts of each, `[m, n]`.
 
-    Memory is bounded, so a workload may come again in a later part; except for all `at_once`.
+    Memory is bounded, so a workload may come again later, unless all come `at_once`.
     """
     waiting: list[_Counted] = []
     for workloads, amounts in batches:
@@ -217,7 +216,7 @@ def _merged(parts: Iterable[_Counted]) -> _Counted:
 
 
 def _packed(workloads: Workloads) -> Integers:
-    """Each workload in one number, `[n]`: bits of the grid, then of the lengths."""
+    """Each workload as one number, `[n]`: the grid's bits, then the lengths'."""
     prompts: Integers = (workloads.grids << _LENGTH_BITS) | workloads.text_tokens
     return (prompts << _LENGTH_BITS) | workloads.max_new_tokens
 
@@ -230,7 +229,7 @@ def _unpacked(keys: Integers) -> Workloads:
 def _in_batches(
     workloads: Workloads, pages: Integers, batch_size: int, *, are_cut: bool
 ) -> tuple[Workloads, Integers]:
-    """Different batches, full and smaller, and how many of each there are, `[n]`."""
+    """Different batches, full and smaller, and their numbers, `[n]`."""
     if batch_size == 1:
         return workloads, pages
     alike = workloads._replace(grids=workloads.grids * are_cut)  # uncut, all prompts are equal

@@ -1,4 +1,4 @@
-"""Reports side by side: each quantity of every report, compared with the first."""
+"""Reports side by side, compared with the first."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _TEXTS: Final[Mapping[str, Callable[[float], str]]] = {
     "bytes": table.bytes_text,
     **dict.fromkeys(("s", "pages/s", "price"), "{:,.4g}".format),
 }
-"""Figures as text, by unit; others are grouped by three digits."""
+"""By unit; others are grouped by three digits."""
 
 
 class ComparedColumn(Struct, frozen=True, kw_only=True):
@@ -169,7 +169,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         )
 
     def tables(self, configs: Sequence[str] = ()) -> list[table.Table]:
-        """All quantities with differences and ratios, and keys in which named configs differ."""
+        """All quantities, and keys in which named configs differ."""
         keys, columns = self.config_differences, range(len(self.names))
         against = table.Table(
             f"Against {self.names[0]}",
@@ -224,7 +224,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
 
 
 def _pages(workloads: Iterable[Workload]) -> str:
-    """The pages, and their view sizes if these are all the same."""
+    """The pages, with their view sizes if all are the same."""
     read = {each: each.page for each in workloads if each.page is not None}
     if not read:
         return ""
@@ -333,8 +333,8 @@ def _row(quantity: _Quantity, values: Sequence[Value]) -> ComparedQuantity:
 def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
     """Several architectures' stages, merged without changing the order within each.
 
-    Of those that may come next, the one followed by most goes first, since all passes end alike,
-    then the alphabetically first: the order of reports doesn't matter.
+    The one followed by most goes first, since all passes end alike, then the alphabetically first:
+    the order of reports doesn't matter.
     """
     found: list[_Sortable] = []
     while rest := [
@@ -350,7 +350,7 @@ def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
 def _figures(
     report: Report, stages: Mapping[_Quantity, Value], with_batch: bool, with_params: bool
 ) -> dict[_Quantity, Value]:
-    """Every quantity of a report; None for a stage of other reports."""
+    """Quantities; None for a stage of other reports."""
     workload, total, memory = report.workload, report.total, report.memory
     views, step, batch = workload.views, total.decode_step, total.batch if with_batch else None
     decode = report.stages.get(report.decode_name or "") if with_batch else None
@@ -388,7 +388,6 @@ def _known(figures: Mapping[_Quantity, Value]) -> dict[_Quantity, Value]:
 
 
 def _times(entry: TimeEntry) -> dict[_Quantity, Value]:
-    """Seconds of a page alone, and throughput at each concurrency."""
     key = f"{entry.gpu}_{entry.runtime}".replace("-", "_")
     label = f"{entry.gpu}, {entry.runtime}"
     found: dict[_Quantity, Value] = {
@@ -408,7 +407,7 @@ def _times(entry: TimeEntry) -> dict[_Quantity, Value]:
 
 
 def _union(columns: Sequence[Mapping[_Quantity, Value]]) -> list[_Quantity]:
-    """All quantities; those of later reports alone follow their predecessor there."""
+    """Quantities of later reports alone follow their predecessor there."""
     found: list[_Quantity] = []
     for column in columns:
         place = 0
@@ -431,7 +430,7 @@ def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> Iterator[Com
 
 
 def _differences(path: str, values: Mapping[str, Any], configs: int) -> Iterator[ComparedKey]:
-    """The differing keys at or below a path, which some of the `configs` configs have."""
+    """The differing keys at or below a path that some configs have."""
     if any(values.values()) and all(isinstance(each, Mapping) for each in values.values()):
         for key in dict.fromkeys(key for each in values.values() for key in each):
             below = {name: each[key] for name, each in values.items() if key in each}

@@ -40,7 +40,7 @@ _KINDS: Final = {
     "context": ("context_attention", ""), "generation": ("generation_attention", ""),
     "experts": ("experts", ""), "elementwise": ("movement", "clone"),
 }  # fmt: skip
-"""By column: the kind of GPU kernel, and the family of CPU kernels shown for it."""
+"""By column: its kind of GPU kernels and family of CPU kernels."""
 
 
 class ProfileSource(Struct, frozen=True, kw_only=True):
@@ -249,7 +249,6 @@ def devices_table(document: DevicesDocument) -> Table:
 
 
 def _errors(device: DeviceEntry) -> Iterable[str]:
-    """The errors in 16 bits, by column."""
     found: dict[str, KernelKind | KernelFamily] = {
         **{each.kind: each for each in device.kinds if each.dtype == "bfloat16"},
         **{each.family: each for each in device.families if each.dtype == "bfloat16"},

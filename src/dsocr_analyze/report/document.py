@@ -1,7 +1,6 @@
-"""The typed document that all outputs are made from, and how figures become one.
+"""The typed document that all outputs are made from; its docstrings go into `schema.json`.
 
-Types and docstrings make `schema.json`. Every key is present, null if unknown. Counts are exact
-integers; ratios and shares are floats.
+Every key is present, null if unknown. Counts are exact integers.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ __all__ = [
 
 Grouping = Literal["stage", "module", "operator"]
 FamilyName = Annotated[str, Meta(extra_json_schema={"enum": list(kernels.KINDS)})]
-"""A kind of operator; schema version 1 has other names."""
+"""Schema version 1 has other names."""
 
 # --- work --------------------------------------------------------------------------------------
 
@@ -418,7 +417,6 @@ def build_report(
 
 
 def _work(work: kernels.Work) -> dict[str, Any]:
-    """The fields of `CountsWithIntensity`."""
     moved = work.bytes_moved
     return counts_of(work) | {"arithmetic_intensity": work.flops / moved if moved else None}
 
@@ -466,7 +464,6 @@ def _costliest_first(works: Mapping[str, kernels.Work]) -> Sequence[str]:
 
 
 def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:
-    """Every module that took part and its ancestors, by path."""
     params = Counter[str]()
     for path, count in (stage.own_params or {}).items():
         params.update(dict.fromkeys(kernels.ancestors(path), count))
@@ -485,7 +482,7 @@ def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:
 
 @lru_cache(maxsize=1 << 16)  # stages and reports have the same modules
 def _place(path: str) -> tuple[tuple[int, str], ...]:
-    """A sort key for paths: parents first, layer 2 before layer 10."""
+    """Sorts parents first, and layer 2 before layer 10."""
     return tuple((int(name), "") if name.isdecimal() else (-1, name) for name in path.split("."))
 
 

@@ -109,7 +109,7 @@ def answer_lines(report: Report, written: Iterable[Path] = (), *, rest: str = ""
 
 
 def _fitting(wordings: Wordings) -> str:
-    """The longest wording that fits a line, else the last one shortened."""
+    """The longest wording that fits, else the last one shortened."""
     for text in wordings:
         if len(text) <= _ROOM:
             return text
@@ -212,7 +212,7 @@ def _memory(report: Report) -> Sequence[str]:
 
 
 def _times(entries: Sequence[TimeEntry], max_new_tokens: int) -> list[Wordings]:
-    """One statement per prediction: the cheapest if prices are known, then the fastest."""
+    """One per prediction: the cheapest if prices are known, then the fastest."""
     ranked = sorted(entries, key=attrgetter("page_seconds"))
     cheapest, least = None, math.inf
     for entry in ranked:
@@ -225,7 +225,6 @@ def _times(entries: Sequence[TimeEntry], max_new_tokens: int) -> list[Wordings]:
 
 
 def _best(entry: TimeEntry) -> LoadedGpu:
-    """The load with the highest throughput."""
     return max(entry.throughput, key=attrgetter("pages_per_second"))
 
 
@@ -253,7 +252,7 @@ def _time(entry: TimeEntry, max_new_tokens: int) -> Sequence[str]:
 
 
 def _dominant(report: Report, one: str) -> Sequence[str]:
-    """The stages with most FLOPs and most bytes, and the former's costliest module."""
+    """The stages with most FLOPs and bytes, and the former's costliest module."""
     names, said = [], []
     for amount in AMOUNTS.values():
         parts = batch_parts(report, amount)

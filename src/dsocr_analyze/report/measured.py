@@ -1,4 +1,4 @@
-"""Measurements beside their predictions: of a page, of one `infer()`, of a server's benchmarks."""
+"""Measurements beside their predictions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ _TITLES = {
     "tpot_seconds": "each token after it",
     "request_seconds": "request",
 }
-"""What a server's benchmark measures."""
 
 
 class MeasuredBytes(Struct, frozen=True, kw_only=True):
@@ -171,7 +170,6 @@ def measurement_tables(measurement: Measurement) -> list[Table]:
 
 
 def _predicted(seconds: MeasuredSeconds | Compared) -> tuple[str, str]:
-    """The prediction, and its error in percent."""
     return (
         seconds_text(seconds.predicted),
         "-" if seconds.error is None else f"{100 * seconds.error:+.1f} %",

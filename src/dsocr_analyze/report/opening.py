@@ -65,7 +65,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 _ATTRIBUTE: Final = re.compile(r"^(\w+): (.+?)(?=^\w|\Z)", re.MULTILINE | re.DOTALL)
 
 _PRETTY_DEPTH: Final = 4
-"""Values get lines of their own down to here; a module's row is one line."""
+"""Deeper values share a line, such as a module's row."""
 
 # --- the first keys ------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ def opening_line(
 
 
 def _sizes(workload: Workload) -> str:
-    """Sizes of views as on the command line, and how the page is cut."""
+    """Sizes as on the command line, and how the page is cut."""
     if not workload.crop_mode:
         return f"{workload.image_size}"
     columns, rows = workload.grid or (1, 1)
@@ -257,7 +257,7 @@ def schema_of(kind: type[msgspec.Struct], title: str) -> dict[str, Any]:
 
 
 def _structs_in(hint: Any, found: dict[str, type[msgspec.Struct]]) -> None:
-    """Adds all structs within a type's annotation, by name."""
+    """Adds all structs in an annotation, by name."""
     if not isinstance(hint, type) or not issubclass(hint, msgspec.Struct):
         for part in get_args(hint):
             _structs_in(part, found)
@@ -268,7 +268,7 @@ def _structs_in(hint: Any, found: dict[str, type[msgspec.Struct]]) -> None:
 
 
 def require_extra(what: str, package: str, extra: str) -> None:
-    """Raises FormatError if a package of an optional extra, which `what` needs, is missing."""
+    """Raises FormatError if a package of an extra, which `what` needs, is missing."""
     if importlib.util.find_spec(package) is None:
         raise FormatError(
             f"{what} needs {package}, the optional extra {extra!r}; install it with pip install"

@@ -88,14 +88,13 @@ def _check_sizes(value: object) -> None:
 
 
 def _complete(parsed: object, later: _Keys) -> None:
-    """Gives objects the keys that they lack, as unknown."""
+    """Adds lacking keys, as unknown."""
     for path, keys in later.items():
         for each in _objects(parsed, *path):
             each.update({key: None for key in keys if key not in each})
 
 
 def _objects(value: Any, *path: str) -> Iterator[dict[str, Any]]:
-    """The objects at a path."""
     if isinstance(value, dict) and not path:
         yield value
     elif isinstance(value, dict):
@@ -122,8 +121,6 @@ class _Stages1(TypedDict):
 
 
 class _Report1(Report, frozen=True, kw_only=True):
-    """A report of schema version 1."""
-
     schema_version: Literal["1"]  # type: ignore[assignment]  # the other one
     total: _Total1
     stages: _Stages1  # type: ignore[assignment]  # exactly these five
@@ -131,7 +128,7 @@ class _Report1(Report, frozen=True, kw_only=True):
 
 
 def _upgraded(parsed: object) -> Report:
-    """The report in this version; ValueError if its parts contradict each other."""
+    """The report in this version; ValueError if its parts contradict."""
     _complete(parsed, _KEYS_OF_VERSION_2)
     for agreement in _objects(parsed, "agreement"):
         agreement["batch"] = agreement.pop("page", None)

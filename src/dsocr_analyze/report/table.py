@@ -41,7 +41,7 @@ __all__ = [
 _GAP: Final = "  "
 
 _COMFORTABLE: Final = 20
-"""Text columns stay this wide while optional columns can be left out."""
+"""Text stays this wide while optional columns can go."""
 
 _WHOLE_WORD: Final = 16
 """Words up to this width, such as FLOPs/byte, are not broken."""
@@ -151,7 +151,7 @@ class Table:
     emphasized_rows: int = 0
     """How many rows at the end are sums."""
     optional: tuple[str, ...] = ()
-    """Columns that a narrow terminal leaves out, in this order."""
+    """What a narrow terminal leaves out, in this order."""
 
     def is_numeric(self, column: int) -> bool:
         """Whether a column's cells are numbers: right-aligned, never wrapped."""
@@ -235,7 +235,6 @@ def _pieces(text: str, width: int) -> Iterator[str]:
 
 
 def _parts(word: str, width: int) -> Iterator[str]:
-    """A word, split where it may be."""
     is_short = _columns_of(word.rstrip()) <= min(_WHOLE_WORD, width)
     for part in [word] if is_short else _AFTER_SEPARATOR.split(word):
         rest = part
@@ -268,7 +267,7 @@ def table_lines(table: Table, width: int) -> Iterator[Line]:
 
 
 class _Column(NamedTuple):
-    """A column: its name and cells, and widths that matter to it."""
+    """A column and widths that matter to it."""
 
     texts: Sequence[str]
     is_numeric: bool  # right-aligned and never wrapped
@@ -317,7 +316,7 @@ def _column(table: Table, index: int) -> _Column:
 
 
 def _fitting(columns: Sequence[_Column], width: int) -> list[int] | None:
-    """Widths that fit, the widest columns narrowed first; None if no comfortable ones do."""
+    """Narrows the widest columns first; None if no comfortable widths fit."""
     room = width - len(_GAP) * (len(columns) - 1)
     for cap in range(min(room, max(map(attrgetter("natural"), columns))), -1, -1):
         widths = [max(each.comfortable, min(each.natural, cap)) for each in columns]
@@ -327,7 +326,7 @@ def _fitting(columns: Sequence[_Column], width: int) -> list[int] | None:
 
 
 def _forced(columns: Sequence[_Column], width: int) -> list[int]:
-    """Widths if words must be broken: numbers get what they need, text shares the rest."""
+    """Numbers get what they need, and text, broken in words, shares the rest."""
     if widths := _fitting([each._replace(comfortable=each.least) for each in columns], width):
         return widths
     numbers = [column.least for column in columns if column.is_numeric]
@@ -337,7 +336,6 @@ def _forced(columns: Sequence[_Column], width: int) -> list[int]:
 
 
 def _lines(table: Table, columns: Sequence[_Column], widths: Sequence[int]) -> Iterator[Line]:
-    """The header, a rule, and the rows."""
     for row in range(1 + len(table.rows)):
         cells = []
         for column, width in zip(columns, widths, strict=True):

@@ -1,4 +1,4 @@
-"""A report's tables and notes: stages, largest modules, memory."""
+"""A report's tables and notes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ AMOUNTS: Final[dict[str, Amount]] = {
     "flops": attrgetter("flops"),
     "bytes": attrgetter("bytes_moved"),
 }
-"""What is summed of a stage's counts."""
 
 PALETTE: Final = (
     "#2b66ad", "#a84f12", "#2a7a57", "#9a3b74", "#6353ab", "#7d5f10", "#23728a", "#b03a3a",
@@ -66,10 +65,10 @@ OUTSIDE: Final = "preprocessing, host"
 """The seconds of a page in no stage."""
 
 _KNOWN: Final = ("sam", "clip", "projector", "prefill", "decode", OUTSIDE, "encoder")
-"""Stages with fixed colours, in the palette's order."""
+"""In the palette's order."""
 
 REFERENCE_GPU: Final = "a100-40gb"
-"""The GPU of the paper's throughput figures, if a report names none."""
+"""The GPU of the paper, if a report names none."""
 
 
 # --- stages: the parts that add up to the whole page ---------------------------------------------
@@ -126,7 +125,6 @@ class TopModule(NamedTuple):
         name: Their path, with * for layer numbers; empty for the model itself.
         class_name: None if no model was built.
         calls: 0 if unknown.
-        nbytes: That they read and write.
         flops_share: Of the requested stages' FLOPs.
     """
 
@@ -256,7 +254,6 @@ _TOTALLED: Final = attrgetter("macs", "matrix_flops", "vector_flops", "flops")
 
 
 def _totals(report: Report) -> Table:
-    """Totals with all digits, and a page's share of several."""
     total, page = report.total, report.total.page
     one = "prompt" if report.workload.page is None else "page"
     what = one if page.pages == 1 else f"batch of {counted(page.pages, one)}"
@@ -275,7 +272,7 @@ def _totals(report: Report) -> Table:
 
 
 def _experts(report: Report) -> list[Table]:
-    """Routed experts that stages touch, and bytes read; no table without any."""
+    """Experts that stages touch; no table without any."""
     rows = [
         (name, str(touched.even), f"{touched.expected:.2f}", f"{touched.counted:.4g}",
          *map(bytes_text, (stage.bytes_read, stage.bytes_read_expected)))
@@ -300,7 +297,6 @@ def _memory(report: Report) -> Table:
 
 
 def _top_modules(report: Report) -> Table:
-    """Modules by FLOPs of their own forward, repeated layers in one row."""
     ranked = top_modules(report, *report.prefill_names)[:12]
     gpu, ridge, _ = ridge_of(report)
     has_classes = any(map(attrgetter("class_name"), ranked))
@@ -351,7 +347,7 @@ _VERDICTS: Final = {True: "agree", False: "differ", None: "not compared"}
 
 
 def _agreement(report: Report) -> list[Table]:
-    """Traced and analytic figures; no table if only one engine ran."""
+    """No table if only one engine ran."""
     if (agreement := report.agreement) is None:
         return []
     rows = []

@@ -1,4 +1,4 @@
-"""A model's modules and leaves as JSON, text, Mermaid flowcharts and Graphviz graphs."""
+"""A model's modules and leaves as JSON, text and graphs."""
 
 from __future__ import annotations
 
@@ -191,7 +191,6 @@ def _tree_lines(root: TreeNode, width: int | None) -> list[str]:
 
 
 def _columns_that_fit(rows: list[list[str]], told: list[int], width: int | None) -> list[int]:
-    """Indices of the columns that fit; the first always does."""
     shown: list[int] = []
     used = -2
     for column in (each for each in _WANTED if each in told):
@@ -207,7 +206,6 @@ def _width_of(rows: list[list[str]], column: int) -> int:
 
 
 def _narrowed(branch: str, room: int) -> str:
-    """A module and its branches, at most `room` wide."""
     name = branch.lstrip(_BRANCHES)
     lead = branch[: len(branch) - len(name)]
     return lead + shortened(name, max(room - len(lead), 1))
@@ -242,7 +240,7 @@ def _text_rows(
 
 
 def _shape(shapes: NestedShapes | UnsetType) -> str:
-    """Shapes as JSON, with `...` for more than a list of tensors, such as a KV cache."""
+    """Shapes as JSON; `...` for more than tensors, such as a KV cache."""
     if not isinstance(shapes, list):
         return "-"
     flat = [

@@ -43,10 +43,10 @@ _SCRIPTS: Final = (
     "format.js", "elements.js", "tables.js", "charts.js", "stacks.js", "hierarchy.js",
     "roofline.js", "curves.js", "report.js", "comparison.js", "start.js",
 )  # fmt: skip
-"""The page's scripts, in order of dependency."""
+"""In order of dependency."""
 
 _LARGEST_SAFE: Final = 2**53 - 1
-"""JavaScript's largest exact integer; larger ones become text."""
+"""JavaScript's largest exact integer."""
 
 _IN_JSON: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
@@ -91,7 +91,7 @@ def report_contents(
 
 
 def _columns(modules: Mapping[str, Module]) -> Mapping[str, Sequence[str | int | None]]:
-    """A stage's `by_module` by column: small, with thousands of rows."""
+    """`by_module` by column, which keeps thousands of rows small."""
     rows = modules.values()
     return {
         "path": [*modules],
@@ -104,7 +104,7 @@ def _columns(modules: Mapping[str, Module]) -> Mapping[str, Sequence[str | int |
 def comparison_contents(
     found: ComparisonDocument, reports: Sequence[Report], headline: str, configs: Sequence[str] = ()
 ) -> Contents:
-    """The page of a comparison and its reports, with values of named configs."""
+    """The page of a comparison, with values of named configs."""
     return {
         "kind": "comparison",
         "headline": headline,
@@ -122,7 +122,6 @@ def comparison_contents(
 
 
 def _of_stages(*reports: Report) -> Contents:
-    """The charts' colours, and each prediction's seconds by stage."""
     stages = stage_colours([*merged([list(report.stages) for report in reports]), OUTSIDE])
     return {
         "colours": {"palette": PALETTE, "stages": stages, "outside": OUTSIDE},
