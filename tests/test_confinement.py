@@ -51,12 +51,11 @@ def planted(tmp_path):
     assert not mark.exists()
 
 
-class _Marking:
-    def __init__(self, mark: str) -> None:
-        self._mark = mark
+class _Marking(str):
+    """A path that is opened when it is unpickled."""
 
     def __reduce__(self):
-        return open, (self._mark, "w")
+        return open, (str(self), "w")
 
 
 ROLES = ("AutoConfig", *(name for name in vars(modeling_auto) if name.startswith("AutoModel")))
@@ -185,10 +184,9 @@ def arguments(way, command, planted, tmp_path, monkeypatch):
     """A command about a config that leads outside, in the current folder."""
     monkeypatch.chdir(tmp_path)
     Path("model").mkdir()
-    files = {"model/config.json": json.dumps(WAYS[way]), "stages.toml": STAGES,
-             "dsocr-budgets.toml": BUDGETS}  # fmt: skip
-    for name, text in files.items():
-        Path(name).write_text(text)
+    Path("model/config.json").write_text(json.dumps(WAYS[way]))
+    Path("stages.toml").write_text(STAGES)
+    Path("dsocr-budgets.toml").write_text(BUDGETS)
     return COMMANDS[command]
 
 
@@ -264,15 +262,12 @@ class TestConfined:
     def test_they_are_open_for_other_threads_and_afterwards_and_for_a_directorys_code(
         self, tmp_path
     ):
-        look = partial(subprocess.run, ["true"], check=True)
-        with (
-            exclusive(),
-            confined(alone({"model_type": "llama"}, tmp_path)),
-            ThreadPoolExecutor() as other,
-        ):
-            assert other.submit(look).result().returncode == 0
+        look = partial(subprocess.check_call, ["true"])
+        by_config, by_code = {"model_type": "llama"}, {"model_type": "x", "auto_map": _auto_map()}
+        with exclusive(), confined(alone(by_config, tmp_path)), ThreadPoolExecutor() as other:
+            other.submit(look).result()
         look()
-        with exclusive(), confined(alone({"model_type": "x", "auto_map": _auto_map()}, tmp_path)):
+        with exclusive(), confined(alone(by_code, tmp_path)):
             look()
 
     def test_a_pass_is_confined_too(self, tmp_path, monkeypatch):
@@ -369,13 +364,12 @@ PARTS = pytest.mark.parametrize(
 HOSTILE_CONFIGS = 2000
 
 
-def _outcome(directory: model_directory.ModelDirectory) -> str:
+def _outcome(directory: model_directory.ModelDirectory) -> int | str:
     """What building it comes to: the model's parameters, or the error."""
     try:
-        module = built(directory).module
+        return sum(each.numel() for each in built(directory).module.parameters())
     except AnalyzeError as error:
         return f"{type(error).__name__}: {error}"
-    return str(sum(each.numel() for each in module.parameters()))
 
 
 @PARTS
