@@ -54,6 +54,7 @@ EQUIVALENT: Final = {
     "4b872470": "a table shows as many rows, however many are kept",
     "56b62c3b": "the reader is freed, and so closed, with the frame that read it",
     "e07ed798": "there is a timer wherever there is a time",
+    "9d994baf": "the next line creates the handler too",
 }
 """Mutations that change nothing, and why."""
 
