@@ -2,7 +2,7 @@
 
 import json
 import math
-import re
+import os
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
@@ -19,7 +19,7 @@ from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.correction import Correction, Corrections, KeptBenchmark, basis_of
 from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.page_times import TimedModel
-from dsocr_analyze.timing.predict import predict, times_of
+from dsocr_analyze.timing.predict import entry_of, times_of
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 from dsocr_analyze.timing.server_benchmarks.comparison import (
     check_engine,
@@ -36,28 +36,18 @@ SGLANG = json.loads((DATA / "bench_sglang.jsonl").read_text().splitlines()[0])
 GENAI = json.loads((DATA / "bench_genai_perf.json").read_text())
 
 
-@pytest.fixture
-def written(tmp_path):
-    def write(result, name="result.json"):
-        file = tmp_path / name
-        file.write_text(result if isinstance(result, str) else json.dumps(result))
-        return file
-
-    return write
+def read(folder, result):
+    """The benchmarks in a file of a result, or of a text."""
+    text = result if isinstance(result, str) else json.dumps(result)
+    (folder / "result.json").write_text(text)
+    return read_benchmarks(folder / "result.json")
 
 
 def changed(result, path, value):
     """A copy of a result with something else under `a.b`; without it for `...`."""
-    copy = json.loads(json.dumps(result))
-    *tables, key = path.split(".")
-    table = copy
-    for each in tables:
-        table = table[each]
-    if value is ...:
-        table.pop(key, None)
-    else:
-        table[key] = value
-    return copy
+    key, _, rest = path.partition(".")
+    entry = changed(result[key], rest, value) if rest else value
+    return {name: each for name, each in (result | {key: entry}).items() if each is not ...}
 
 
 OLD = changed(changed(VLLM, "endpoint_type", ...), "backend", "vllm")
@@ -155,8 +145,8 @@ def test_what_the_programs_write(file, number, expected):
         ("\ufeff" + json.dumps(VLLM | {"new_key": [1, {"a": None}]}), {"requests": 200}),
     ],
 )  # fmt: skip
-def test_what_versions_and_options_change(written, result, expected):
-    [found] = read_benchmarks(written(result))
+def test_what_versions_and_options_change(tmp_path, result, expected):
+    [found] = read(tmp_path, result)
     assert figures(found, expected) == pytest.approx(expected)
 
 
@@ -169,96 +159,68 @@ def test_what_versions_and_options_change(written, result, expected):
          2 * ["the figures contradict each other"]),
     ],
 )  # fmt: skip
-def test_what_is_doubtful_is_said(written, result, doubts):
-    [found] = read_benchmarks(written(result))
-    assert [said[: len(doubt)] for said, doubt in zip(found.doubts(), doubts, strict=True)] == (
-        doubts
-    )
+def test_what_is_doubtful_is_said(tmp_path, result, doubts):
+    [found] = read(tmp_path, result)
+    said = zip(found.doubts(), doubts, strict=True)
+    assert [each[: len(doubt)] for each, doubt in said] == doubts
 
 
-def test_appended_results_are_each_read(written):
-    second = changed(VLLM, "max_concurrency", 8)
-    one, two = read_benchmarks(written(f"{json.dumps(VLLM)}\n{json.dumps(second)}"))
+def test_appended_results_are_each_read(tmp_path):
+    second = VLLM | {"max_concurrency": 8}
+    one, two = read(tmp_path, f"{json.dumps(VLLM)}\n{json.dumps(second)}")
     assert (one.concurrency, two.concurrency, one.where[:7]) == (16, 8, "line 1 ")
     assert one.digest != two.digest
 
 
-@pytest.mark.parametrize(
-    ("result", "path", "value", "said"),
-    [
-        (VLLM, "request_rate", 4.0, "request_rate is 4.0; it must be inf"),
-        (VLLM, "request_rate", "4", "request_rate is '4'; it must be inf"),
-        (VLLM, "ramp_up_strategy", "linear", "ramp_up_strategy is 'linear'"),
-        (SGLANG, "request_rate", "trace", "request_rate is 'trace'; it must be inf"),
-        (SGLANG, "accept_length", 2.7, "accept_length is 2.7; .* speculative decoding"),
-        (VLLM, "spec_decode_acceptance_length", 1.9, "speculative decoding"),
-        (GENAI, "input_config.perf_analyzer.stimulus", {"request_rate": 2.0}, "request_rate"),
-        (GENAI, "input_config.perf_analyzer.stimulus", {"session_concurrency": 2}, "session"),
-        (GENAI, "input_config.perf_analyzer.stimulus", {}, "lacks .*stimulus.concurrency"),
-        (GENAI, "time_to_first_token", ..., "lacks time_to_first_token; .*--streaming"),
-        (GENAI, "was_cancelled", True, "was_cancelled is True"),
-        (VLLM, "failed", 20, r"20 of 220 requests failed; .* at most 5 % fail"),
-        (VLLM, "total_output_tokens", 200, "output_tokens is 200, 1 tokens per request"),
-    ],
-)
-def test_what_no_prediction_is_of_is_refused(written, result, path, value, said):
-    with pytest.raises(BenchmarkError, match=said):
-        read_benchmarks(written(changed(result, path, value)))
-
-
 NUMBERS = [
     (VLLM, "mean_ttft_ms"), (VLLM, "mean_tpot_ms"), (VLLM, "request_throughput"),
-    (VLLM, "output_throughput"), (SGLANG, "mean_e2e_latency_ms"), (SGLANG, "mean_ttft_ms"),
-    (GENAI, "time_to_first_token.avg"), (GENAI, "inter_token_latency.avg"),
-    (GENAI, "request_throughput.avg"), (GENAI, "output_token_throughput.avg"),
+    (VLLM, "output_throughput"), (SGLANG, "mean_ttft_ms"), (GENAI, "time_to_first_token.avg"),
+    (GENAI, "inter_token_latency.avg"), (GENAI, "request_throughput.avg"),
+    (GENAI, "output_token_throughput.avg"),
 ]  # fmt: skip
-COUNTS = [(VLLM, "completed"), (VLLM, "total_output_tokens"), (VLLM, "max_concurrency"),
-          (SGLANG, "completed"), (GENAI, "request_count.avg"),
+COUNTS = [(VLLM, "completed"), (VLLM, "total_output_tokens"), (SGLANG, "completed"),
           (GENAI, "input_config.perf_analyzer.stimulus.concurrency")]  # fmt: skip
-
-
-def refusal_of(file):
-    """What is said against a file, if anything."""
-    try:
-        read_benchmarks(file)
-    except BenchmarkError as error:
-        return str(error)
-    return ""
-
-
 ODD = ("12", True, float("nan"), 10**400)
 
 
 @pytest.mark.parametrize(
-    ("places", "values", "right"),
+    ("places", "values", "said"),
     [
-        (NUMBERS, (*ODD, 0, -3, [1], {"a": 1}, float("inf"), 1e300), "a number above 0"),
-        (COUNTS, (*ODD, 0, -1, 1.5, []), "a whole number, 1 or more"),
+        ([*NUMBERS, (SGLANG, "mean_e2e_latency_ms")],
+         (*ODD, 0, -3, [1], {"a": 1}, float("inf"), 1e300),
+         "result.json.*{path} is .*a number above 0"),
+        ([*COUNTS, (VLLM, "max_concurrency"), (GENAI, "request_count.avg")],
+         (*ODD, 0, -1, 1.5, []), "result.json.*{path} is .*a whole number, 1 or more"),
+        ([*NUMBERS, *COUNTS], (...,), "lacks {path}, a "),
+        *(([(VLLM, path)], (value,), "{path} is ") for path, value in (
+            ("model_id", 3), ("model_id", "\x1b[31m"), ("model_id", "\ud800"), ("backend", []),
+            ("date", {"a": 1}))),
+        ([(SGLANG, "server_info")], ("x",), "{path} is "),
+        *(([(GENAI, path)], (value,), "{path} is ") for path, value in (
+            ("input_config", 3), ("input_config.model_names", ["a", "b"]),
+            ("inter_token_latency", 3), ("time_to_first_token.unit", "minutes"))),
+        # What no prediction is of.
+        *(([(VLLM, path)], (value,), said) for path, value, said in (
+            ("request_rate", 4.0, "{path} is 4.0; it must be inf"),
+            ("request_rate", "4", "{path} is '4'; it must be inf"),
+            ("ramp_up_strategy", "linear", "{path} is 'linear'"),
+            ("spec_decode_acceptance_length", 1.9, "speculative decoding"),
+            ("failed", 20, r"20 of 220 requests failed; .* at most 5 % fail"),
+            ("total_output_tokens", 200, "output_tokens is 200, 1 tokens per request"))),
+        ([(SGLANG, "request_rate")], ("trace",), "{path} is 'trace'; it must be inf"),
+        ([(SGLANG, "accept_length")], (2.7,), "{path} is 2.7; .* speculative decoding"),
+        *(([(GENAI, "input_config.perf_analyzer.stimulus")], (value,), said) for value, said in (
+            ({"request_rate": 2.0}, "request_rate"), ({"session_concurrency": 2}, "session"),
+            ({}, "lacks .*stimulus.concurrency"))),
+        ([(GENAI, "time_to_first_token")], (...,), "lacks {path}; .*--streaming"),
+        ([(GENAI, "was_cancelled")], (True,), "{path} is True"),
     ],
-)
-def test_a_figure_is_a_number_above_0_or_a_whole_one(written, places, values, right):
-    for (result, path), value in product(places, values):
-        said = refusal_of(written(changed(result, path, value), "some.json"))
-        assert re.search(f"some.json.*{path} is .*{right}", said), (path, value)
-
-
-def test_a_missing_key_is_named(written):
-    for result, path in (*NUMBERS, *COUNTS):
-        if path not in ("max_concurrency", "mean_e2e_latency_ms", "request_count.avg"):
-            assert f"lacks {path}, a " in refusal_of(written(changed(result, path, ...)))
-
-
-@pytest.mark.parametrize(
-    ("result", "path", "value"),
-    [(VLLM, "model_id", 3), (VLLM, "backend", []), (VLLM, "date", {"a": 1}),
-     (VLLM, "model_id", "\x1b[31m"), (VLLM, "model_id", "\ud800"),
-     (SGLANG, "server_info", "x"), (GENAI, "input_config", 3),
-     (GENAI, "input_config.model_names", ["a", "b"]), (GENAI, "inter_token_latency", 3),
-     (GENAI, "time_to_first_token.unit", "minutes")],
 )  # fmt: skip
-def test_a_value_of_the_wrong_kind_is_named(written, result, path, value):
-    said = refusal_of(written(changed(result, path, value)))
-    assert (f"{path} is " in said, said.isprintable()) == (True, True)
+def test_a_value_that_is_wrong_or_missing_is_named(tmp_path, places, values, said):
+    for (result, path), value in product(places, values):
+        with pytest.raises(BenchmarkError, match=said.format(path=path)) as refused:
+            read(tmp_path, changed(result, path, value))
+        assert str(refused.value).isprintable(), (path, value)
 
 
 @pytest.mark.exhaustive
@@ -279,32 +241,27 @@ def test_a_value_of_the_wrong_kind_is_named(written, result, path, value):
         ('{"a": ' + 5000 * "1" + "}", "is not JSON"),
     ],
 )
-def test_something_else_is_refused(written, text, said):
+def test_something_else_is_refused(tmp_path, text, said):
     with pytest.raises(BenchmarkError, match=said):
-        read_benchmarks(written(text))
+        read(tmp_path, text)
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [("none.json", r"none.json.*No such file"), ("", "it is a folder"),
-     ("bytes.json", "not UTF-8 text")],
+     ("bytes.json", "not UTF-8 text"), ("huge.json", r"more than 64 MiB, .*; measure without")],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named(tmp_path, name, said):
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe{")
+    (tmp_path / "huge.json").touch()
+    os.truncate(tmp_path / "huge.json", 1 << 40)  # takes no room on the disk
     with pytest.raises(BenchmarkError, match=f"cannot read .*{said}"):
         read_benchmarks(tmp_path / name)
 
 
-def test_a_huge_file_is_not_read_to_its_end(tmp_path):
-    file = tmp_path / "huge.json"
-    with file.open("wb") as opened:
-        opened.truncate(1 << 40)  # takes no room on the disk
-    with pytest.raises(BenchmarkError, match=r"more than 64 MiB, .*; measure without"):
-        read_benchmarks(file)
+# --- which model, which server -------------------------------------------------------------------
 
-
-def benchmark_of(written, **changes):
-    return read_benchmarks(written(VLLM | changes))[0]
+[SAMPLE] = read_benchmarks(DATA / "bench_vllm.json")
 
 
 @pytest.mark.parametrize(
@@ -321,8 +278,8 @@ def benchmark_of(written, **changes):
         ("/hub/models--deepseek-ai--DeepSeek-OCR-2/snapshots/2f1", "deepseek-ocr-2"),
     ],
 )
-def test_it_is_known_by_its_name(written, name, architecture):
-    found = benchmark_of(written, model_id=name)
+def test_it_is_known_by_its_name(name, architecture):
+    found = replace(SAMPLE, model=name)
     assert check_model(found, ARCHITECTURES[architecture], is_given=False) is None
     for other in ARCHITECTURES.keys() - {architecture}:
         with pytest.raises(BenchmarkError, match=f"give architecture={architecture}"):
@@ -330,62 +287,56 @@ def test_it_is_known_by_its_name(written, name, architecture):
 
 
 @pytest.mark.parametrize(
-    "name", ["meta-llama/Llama-3", "deepseek-ocr/Qwen", "ocr", "mydeepseek-ocrs/x"]
-)
-def test_another_model_is_refused_unless_somebody_says_which_it_is(written, name):
-    found = benchmark_of(written, model_id=name)
-    with pytest.raises(BenchmarkError, match="which is unknown"):
+    ("name", "is_given", "said"),
+    [
+        *((name, True, f"the file calls the model '{name}'")
+          for name in ("meta-llama/Llama-3", "deepseek-ocr/Qwen", "ocr", "mydeepseek-ocrs/x")),
+        (None, False, "the file does not name the model"),
+    ],
+)  # fmt: skip
+def test_another_name_is_noted_and_refused_unless_somebody_says_which_it_is(name, is_given, said):
+    found = replace(SAMPLE, model=name)
+    assert check_model(found, DEFAULT, is_given=is_given).startswith(said)
+    with pytest.raises(BenchmarkError, match="which is unknown") if name else nullcontext():
         check_model(found, DEFAULT, is_given=False)
-    assert name in check_model(found, DEFAULT, is_given=True)
-
-
-def test_a_file_that_does_not_say_it_is_taken_for_the_model(written):
-    found = benchmark_of(written, model_id=None)
-    assert "does not name the model" in check_model(found, DEFAULT, is_given=False)
 
 
 @pytest.mark.parametrize(
-    ("backend", "server", "said"),
+    ("engine", "server", "said"),
     [
         *(("vllm", each, None) for each in ("vllm", "vllm-v0", "vllm-v1")),
-        ("openai-chat", "sglang", None),
+        (None, "sglang", None),
         ("vllm", "sglang", "engine was 'vllm', not sglang; give server=vllm"),
         ("tgi", "vllm", "was 'tgi', not vllm; known engines: vllm, "),
     ],
 )
-def test_another_engine_is_refused(written, backend, server, said):
-    found = benchmark_of(written, backend=backend)
-    expected = pytest.raises(BenchmarkError, match=said) if said else nullcontext()
-    with expected:
-        check_engine(found, server)
+def test_another_engine_is_refused(engine, server, said):
+    with pytest.raises(BenchmarkError, match=said) if said else nullcontext():
+        check_engine(replace(SAMPLE, engine=engine), server)
 
 
 @pytest.mark.parametrize(
-    ("backend", "server"),
-    [("sglang", "sglang"), ("vllm", "vllm"), ("openai", "vllm"), ("tgi", "vllm")],
+    ("engine", "server"), [("sglang", "sglang"), ("vllm", "vllm"), (None, "vllm"), ("tgi", "vllm")]
 )
-def test_a_file_names_its_server_where_nobody_does(written, backend, server):
-    assert server_of(benchmark_of(written, backend=backend), "vllm") == server
+def test_a_file_names_its_server_where_nobody_does(engine, server):
+    assert server_of(replace(SAMPLE, engine=engine), "vllm") == server
 
 
 @pytest.mark.parametrize(
-    ("own", "given", "version"),
-    [(None, None, "unknown"), (None, "0.14.1rc1+cu128", "0.14.1rc1+cu128"),
-     ("0.11.0", None, "0.11.0"), ("0.11.0", "0.11.0", "0.11.0")],
+    ("own", "given", "version", "said"),
+    [
+        (None, None, "unknown", None),
+        (None, "0.14.1rc1+cu128", "0.14.1rc1+cu128", None),
+        ("0.11.0", None, "0.11.0", None),
+        ("0.11.0", "0.11.0", "0.11.0", None),
+        ("0.11.0", "0.12", None, "version was 0.11.0, not server_version 0.12"),
+        *((None, each, None, "server_version .* is not a version")
+          for each in ("", "a b", "x" * 65, "1\n2")),
+    ],
 )  # fmt: skip
-def test_versions(written, own, given, version):
-    assert version_of(benchmark_of(written, vllm_version=own), given) == version
-
-
-@pytest.mark.parametrize(
-    ("own", "given", "said"),
-    [("0.11.0", "0.12", r"version was 0.11.0, not server_version 0.12"),
-     *((None, each, r"server_version .* is not a version")
-       for each in ("", "a b", "x" * 65, "1\n2"))],
-)  # fmt: skip
-def test_what_is_no_version_or_another_is_refused(written, own, given, said):
-    with pytest.raises(BenchmarkError, match=said):
-        version_of(benchmark_of(written, vllm_version=own), given)
+def test_a_version_is_that_of_the_file_or_given(own, given, version, said):
+    with pytest.raises(BenchmarkError, match=said) if said else nullcontext():
+        assert version_of(replace(SAMPLE, version=own), given) == version
 
 
 # --- corrections ----------------------------------------------------------------------------------
@@ -409,190 +360,174 @@ def kept(first_token=1.0, per_token=1.0, **changes):
 NEW = kept(2, version="0.15.0", kept="2026-02-01T00:00:00Z")
 
 
-def job_of(*benchmarks, host=SERVER, prepare=0.05, workers=1, offline=False):
-    return Assumptions(
-        host, lambda _: OutputLengths.fixed(TOKENS), prepare, workers, is_offline=offline,
-        corrections=Corrections(benchmarks),
+def times(*benchmarks, concurrency=(1, 16), gpu="h100-sxm", host=SERVER, prepare=0.05, **more):
+    model = TimedModel(DEFAULT, published_model().dimensions, BFLOAT16, False, device(gpu))
+    job = Assumptions(
+        host, lambda _: OutputLengths.fixed(TOKENS), prepare, corrections=Corrections(benchmarks),
+        **more,
     )  # fmt: skip
+    return times_of(model, PAGE, job, concurrency)
 
 
-def model_of(gpu="h100-sxm"):
-    return TimedModel(DEFAULT, published_model().dimensions, BFLOAT16, False, device(gpu))
+def predicted(*benchmarks, **more):
+    return entry_of(times(*benchmarks, **more))
 
 
-def predicted(*benchmarks, concurrency=(1, 16), gpu="h100-sxm", **more):
-    return predict(model_of(gpu), PAGE, job_of(*benchmarks, **more), concurrency)
+@pytest.mark.parametrize(
+    ("benchmarks", "expected"),
+    [
+        ([kept(1.5, 0.8)], (1.5, 0.8, None, None)),
+        # The geometric mean; 4 times as long as the other.
+        ([kept(1, 2), kept(4, 2)], (2, 2, 3, 0)),
+        ([kept(1), kept(2), kept(4)], (2, 1, math.sqrt(8) - 1, 0)),
+    ],
+)
+def test_several_are_combined_and_their_error_is_the_largest_distance(benchmarks, expected):
+    names = ("first_token", "per_token", "first_token_error", "per_token_error")
+    found = figures(Correction(tuple(benchmarks)).found, names)
+    assert found == pytest.approx(dict(zip(names, expected, strict=True)))
 
 
-def spans(*benchmarks):
-    """What the seconds of a page's stages are made of."""
-    return times_of(model_of(), PAGE, job_of(*benchmarks)).stages
+LATER = kept(1.2, 0.8, file="b.json", kept="2026-02-02T00:00:00Z", requests=1000)
 
 
-def combined(*benchmarks):
-    found = Correction(benchmarks).found
-    return (found.first_token, found.per_token, found.first_token_error, found.per_token_error)
+@pytest.mark.parametrize(
+    ("correction", "said"),
+    [
+        (Correction((kept(1.5, 0.8),)),
+         "corrected for h100-sxm under vllm (0.14.1): the first token takes 1.5 times and each"
+         " later token 0.8 times as long as predicted without correction, from a benchmark of"
+         " 100 requests, 8 at a time (a.json, kept 2026-01-31)"),
+        (Correction((kept(1.5, 0.8), LATER), ("0.15.0",)),
+         "from 2 benchmarks of 1,100 requests (a.json, b.json, kept 2026-01-31 to 2026-02-02);"
+         " each is within 25 % and 0 % of the others, which gives the band; other versions with"
+         " benchmarks: 0.15.0"),
+        (Correction((kept(version="unknown"),)), "vllm (unknown version)"),
+    ],
+)  # fmt: skip
+def test_the_sentence_says_how_much_from_what_and_when(correction, said):
+    assert said in "".join(correction.sentences())
 
 
-class TestCombination:
-    @pytest.mark.parametrize(
-        ("benchmarks", "expected"),
-        [
-            ([kept(1.5, 0.8)], (1.5, 0.8, None, None)),
-            # The geometric mean; 4 times as long as the other.
-            ([kept(1, 2), kept(4, 2)], (2, 2, 3, 0)),
-            ([kept(1), kept(2), kept(4)], (2, 1, math.sqrt(8) - 1, 0)),
-        ],
+ONE = Corrections((kept(1.5),))
+GEMM = {("gemm", "bfloat16"): device("a100-sxm").kinds["gemm", "bfloat16"]}
+
+
+@pytest.mark.parametrize(
+    ("corrections", "asked", "first_token"),
+    [
+        (ONE, (H100, SERVER, "deepseek-ocr"), 1.5),
+        (ONE, (device("l4"), SERVER, "deepseek-ocr"), None),
+        (ONE, (H100, SERVERS["vllm-v1"], "deepseek-ocr"), None),
+        (ONE, (H100, SERVER, "deepseek-ocr-2"), None),
+        # The version that was kept last, unless another is named.
+        (Corrections((NEW, kept(1.5))), (H100, SERVER, "deepseek-ocr"), 2),
+        (Corrections((NEW, kept(1.5)), "0.14.1"), (H100, SERVER, "deepseek-ocr"), 1.5),
+        (Corrections((NEW, kept(1.5)), "0.13"), (H100, SERVER, "deepseek-ocr"), None),
+        # The same figures from elsewhere, other kernel times, and other figures of the host.
+        (ONE, (replace(H100, source=""), SERVER, "deepseek-ocr"), 1.5),
+        (ONE, (replace(H100, kinds=H100.kinds | GEMM), SERVER, "deepseek-ocr"), None),
+        (ONE, (H100, replace(SERVER, hidden_step_us=501.0), "deepseek-ocr"), None),
+        # The same benchmark counts once.
+        (ONE.with_these([kept(2, id="1.5-1.0"), kept(8)]), (H100, SERVER, "deepseek-ocr"), 4),
+    ],
+)
+def test_it_is_of_the_gpu_the_server_the_model_the_version_and_the_basis(
+    corrections, asked, first_token
+):
+    found = corrections.of(*asked).found
+    assert (found and found.first_token) == pytest.approx(first_token)
+
+
+def test_what_is_not_corrected_is_left_alone_and_why_is_said():
+    other, unlike = (ONE.of(each, SERVER, "deepseek-ocr")
+                     for each in (device("l4"), replace(H100, kinds={})))  # fmt: skip
+    assert (other, other.sentences(), unlike.found) == (Correction(), [], None)
+    assert other.corrected(SPAN, "first_token") is SPAN
+    assert unlike.sentences() == [
+        "not corrected for h100-sxm under vllm (0.14.1) by a benchmark of 100 requests, 8 at a time"
+        " (a.json, kept 2026-01-31): compared with other kernel times or host figures; compare"
+        " again"
+    ]
+    versions = Corrections((NEW, kept())).of(H100, SERVER, "deepseek-ocr").other_versions
+    assert versions == ("0.14.1",)
+
+
+def test_first_token_and_tokens_are_multiplied_and_the_throughput_follows():
+    bare, corrected = predicted(), predicted(kept(1.5, 1.2))
+    alone, first = (
+        [each.ttft_seconds, each.tpot_seconds, each.page_seconds]
+        for each in (corrected, corrected.throughput[0])
     )
-    def test_several_are_combined_and_their_error_is_the_largest_distance(
-        self, benchmarks, expected
-    ):
-        assert combined(*benchmarks) == pytest.approx(expected)
-
-    def test_the_sentence_says_how_much_from_what_and_when(self):
-        one = Correction((kept(1.5, 0.8),)).sentences()[0]
-        assert one == (
-            "corrected for h100-sxm under vllm (0.14.1): the first token takes 1.5 times and each"
-            " later token 0.8 times as long as predicted without correction, from a benchmark of"
-            " 100 requests, 8 at a time (a.json, kept 2026-01-31)"
-        )
-        later = kept(1.2, 0.8, file="b.json", kept="2026-02-02T00:00:00Z", requests=1000)
-        both = Correction((kept(1.5, 0.8), later), ("0.15.0",)).sentences()[0]
-        assert both.endswith(
-            "from 2 benchmarks of 1,100 requests (a.json, b.json, kept 2026-01-31 to 2026-02-02);"
-            " each is within 25 % and 0 % of the others, which gives the band; other versions with"
-            " benchmarks: 0.15.0"
-        )
-        assert "vllm (unknown version)" in Correction((kept(version="unknown"),)).sentences()[0]
+    assert alone == first
+    for before, after in zip(bare.throughput, corrected.throughput, strict=True):
+        page = 1.5 * before.ttft_seconds + (TOKENS - 1) * 1.2 * before.tpot_seconds
+        expected = {
+            "ttft_seconds": 1.5 * before.ttft_seconds, "tpot_seconds": 1.2 * before.tpot_seconds,
+            "page_seconds": page, "pages_per_second": after.concurrency / page,  # Little's law
+            "tokens_per_second": TOKENS * after.concurrency / page,
+            "memory_bytes": before.memory_bytes, "fits": before.fits,
+        }  # fmt: skip
+        assert figures(after, expected) == pytest.approx(expected)
 
 
-class TestChoice:
-    @pytest.mark.parametrize(
-        ("corrections", "asked", "first_token"),
-        [
-            (Corrections((kept(1.5),)), (H100, SERVER, "deepseek-ocr"), 1.5),
-            (Corrections((kept(1.5),)), (device("l4"), SERVER, "deepseek-ocr"), None),
-            (Corrections((kept(1.5),)), (H100, SERVERS["vllm-v1"], "deepseek-ocr"), None),
-            (Corrections((kept(1.5),)), (H100, SERVER, "deepseek-ocr-2"), None),
-            # The version that was kept last, unless another is named.
-            (Corrections((NEW, kept(1.5))), (H100, SERVER, "deepseek-ocr"), 2),
-            (Corrections((NEW, kept(1.5)), "0.14.1"), (H100, SERVER, "deepseek-ocr"), 1.5),
-            (Corrections((NEW, kept(1.5)), "0.13"), (H100, SERVER, "deepseek-ocr"), None),
-            # The same figures from elsewhere.
-            (Corrections((kept(1.5),)), (replace(H100, source=""), SERVER, "deepseek-ocr"), 1.5),
-            # The same benchmark counts once.
-            (Corrections((kept(1.5),)).with_these([kept(2, id="1.5-1.0"), kept(8)]),
-             (H100, SERVER, "deepseek-ocr"), 4),
-        ],
-    )  # fmt: skip
-    def test_it_is_of_the_gpu_the_server_the_model_and_the_version(
-        self, corrections, asked, first_token
-    ):
-        found = corrections.of(*asked).found
-        assert (found and found.first_token) == pytest.approx(first_token)
-
-    def test_where_nothing_is_kept_nothing_changes(self):
-        nothing = Corrections((kept(1.5),)).of(device("l4"), SERVER, "deepseek-ocr")
-        assert (nothing, nothing.sentences()) == (Correction(), [])
-        assert nothing.corrected(SPAN, "first_token") is SPAN
-        assert Corrections((NEW, kept())).of(H100, SERVER, "deepseek-ocr").other_versions == (
-            "0.14.1",
-        )
-
-    @pytest.mark.parametrize("server", [SERVER, replace(SERVER, hidden_step_us=501.0)])
-    def test_other_kernel_times_or_host_figures_are_not_corrected(self, server):
-        other = device("a100-sxm").kinds["gemm", "bfloat16"].coefficients
-        gemm = replace(H100.kinds["gemm", "bfloat16"], coefficients=other)
-        timed = H100
-        if server is SERVER:
-            timed = replace(H100, kinds={**H100.kinds, ("gemm", "bfloat16"): gemm})
-        found = Corrections((kept(1.5),)).of(timed, server, "deepseek-ocr")
-        [said] = found.sentences()
-        assert found.found is None
-        assert said.startswith("not corrected for h100-sxm under vllm (0.14.1) by a benchmark")
-        assert "(a.json, kept 2026-01-31): compared with other kernel times" in said
+def test_stages_are_corrected_and_what_is_computed_and_moved_stays():
+    bare, corrected = times().stages, times(kept(1.5, 1.2)).stages
+    for name, span in bare.items():
+        after, factor = corrected[name], 1.2 if name == [*bare][-1] else 1.5
+        assert float(after.seconds / span.seconds) == pytest.approx(factor)
+        same = ("bound", "least_compute", "nbytes")
+        assert figures(after, same) == figures(span, same)
 
 
-def widths(prediction, name):
-    """The ends of a figure's band, as ratios to the figure."""
-    value, band = getattr(prediction, name), prediction.bands[name]
-    return band.low / value, band.high / value
+def widths(prediction):
+    """The upper ends of bands, as ratios to their figures; the lower ones are as far."""
+    for name, band in prediction.bands.items():
+        value = getattr(prediction, name)
+        assert value / band.low == pytest.approx(band.high / value)
+    return {name: band.high / getattr(prediction, name) for name, band in prediction.bands.items()}
 
 
-class TestPrediction:
-    def test_first_token_and_tokens_are_multiplied_and_the_throughput_follows(self):
-        bare, corrected = predicted(), predicted(kept(1.5, 1.2))
-        alone = [corrected.ttft_seconds, corrected.tpot_seconds, corrected.page_seconds]
-        first = corrected.throughput[0]
-        assert alone == [first.ttft_seconds, first.tpot_seconds, first.page_seconds]
-        for before, after in zip(bare.throughput, corrected.throughput, strict=True):
-            assert after.ttft_seconds == pytest.approx(1.5 * before.ttft_seconds)
-            assert after.tpot_seconds == pytest.approx(1.2 * before.tpot_seconds)
-            page = after.ttft_seconds + (TOKENS - 1) * after.tpot_seconds
-            assert after.page_seconds == pytest.approx(page)
-            rate = after.concurrency / page  # Little's law
-            assert after.pages_per_second == pytest.approx(rate)
-            assert after.tokens_per_second == pytest.approx(TOKENS * rate)
-            assert (after.memory_bytes, after.fits) == (before.memory_bytes, before.fits)
-
-    def test_stages_are_corrected_and_what_is_computed_and_moved_stays(self):
-        bare, corrected = spans(), spans(kept(1.5, 1.2))
-        *_, decode = bare
-        for name, span in bare.items():
-            after = corrected[name]
-            factor = 1.2 if name == decode else 1.5
-            assert float(after.seconds / span.seconds) == pytest.approx(factor)
-            for figure in ("bound", "least_compute", "nbytes"):
-                assert getattr(after, figure) == getattr(span, figure)
-
-    def test_one_benchmark_leaves_the_band_as_wide_as_it_was_and_several_say_it(self):
-        bare, corrected = predicted(prepare=0), predicted(kept(1.5, 1.5), prepare=0)
-        for name in ("ttft_seconds", "tpot_seconds", "page_seconds"):
-            assert widths(corrected, name) == pytest.approx(widths(bare, name))
-        corrected = predicted(kept(1, 1.2), kept(1.5, 1.3))
-        assert widths(corrected, "ttft_seconds") == pytest.approx((1 / 1.5, 1.5))
-        assert widths(corrected, "tpot_seconds")[1] == pytest.approx(1.3 / 1.2)
-        assert 1.3 / 1.2 < widths(corrected, "page_seconds")[1] < 1.5
-
-    def test_no_more_than_the_cpu_prepares_comes_by(self):
-        slow = predicted(kept(0.2, 0.2), prepare=0.5, workers=2)
-        one, many = slow.throughput
-        assert one.pages_per_second == pytest.approx(1 / one.page_seconds)
-        assert many.pages_per_second == pytest.approx(4)  # 2 workers, half a second each
-        assert many.page_seconds == pytest.approx(16 / 4)
-        [bare] = predicted(prepare=0.5, workers=2, concurrency=(16,)).throughput
-        assert many.tpot_seconds == pytest.approx(0.2 * bare.tpot_seconds)
-
-    def test_offline_the_cpu_comes_first(self):
-        corrected = predicted(kept(1.5, 1.2), prepare=0.05, offline=True)
-        for load in corrected.throughput:
-            seconds = (load.page_seconds - 0.05) / load.concurrency + 0.05
-            assert load.pages_per_second == pytest.approx(1 / seconds)
-
-    @pytest.mark.exhaustive
-    def test_another_gpu_another_server_and_the_models_own_code_are_left_alone(self):
-        for asked in ({"gpu": "l40s"}, {"host": SERVERS["sglang"]}, {"host": EAGER}):
-            assert predicted(kept(1.5, 1.2), **asked) == predicted(**asked)
+def test_one_benchmark_leaves_the_band_as_wide_as_it_was_and_several_say_it():
+    bare, one = widths(predicted(prepare=0)), widths(predicted(kept(1.5, 1.5), prepare=0))
+    assert one == pytest.approx(bare)
+    both = widths(predicted(kept(1, 1.2), kept(1.5, 1.3)))
+    assert (both["ttft_seconds"], both["tpot_seconds"]) == pytest.approx((1.5, 1.3 / 1.2))
+    assert 1.3 / 1.2 < both["page_seconds"] < 1.5
 
 
-class TestBursts:
+def test_no_more_than_the_cpu_prepares_comes_by():
+    one, many = predicted(kept(0.2, 0.2), prepare=0.5, workers=2).throughput
+    _, bare = predicted(prepare=0.5, workers=2).throughput
+    # 2 workers, half a second each.
+    found = [one.pages_per_second * one.page_seconds, many.pages_per_second, many.page_seconds]
+    assert found == pytest.approx([1, 4, 16 / 4])
+    assert many.tpot_seconds == pytest.approx(0.2 * bare.tpot_seconds)
+
+
+def test_offline_the_cpu_comes_first():
+    for load in predicted(kept(1.5, 1.2), is_offline=True).throughput:
+        seconds = (load.page_seconds - 0.05) / load.concurrency + 0.05
+        assert load.pages_per_second == pytest.approx(1 / seconds)
+
+
+@pytest.mark.exhaustive
+def test_another_gpu_another_server_and_the_models_own_code_are_left_alone():
+    for asked in ({"gpu": "l40s"}, {"host": SERVERS["sglang"]}, {"host": EAGER}):
+        assert predicted(kept(1.5, 1.2), **asked) == predicted(**asked)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("server", ["vllm", "sglang"])
+@pytest.mark.parametrize("requests", [16, 64])
+def test_of_a_burst_only_the_whole_request_is_that_of_a_steady_load(server, requests):
     """Requests that all come at once, against the closed loop that predicts them."""
-
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize("server", ["vllm", "sglang"])
-    @pytest.mark.parametrize("requests", [16, 64])
-    def test_only_the_whole_request_is_that_of_a_steady_load(self, server, requests):
-        host = SERVERS[server]
-        bare = predicted(concurrency=(requests,), prepare=0.0, host=host)
-        [load] = bare.throughput
-        *prefill, _ = bare.stages.values()
-        one = sum(float(span.seconds) for span in prefill)
-        served = ServedModel(
-            DEFAULT, published_model().dimensions, BFLOAT16, device("h100-sxm"), host
-        )
-        # One prompt after the other, then all tokens of all requests together.
-        steps = [float(served.step(requests, PAGE.seq_len + done).seconds)
-                 for done in range(1, TOKENS)]  # fmt: skip
-        whole = requests * one + sum(steps)
-        assert whole == pytest.approx(load.page_seconds, rel=0.08)
-        assert (requests + 1) / 2 * one > 4 * load.ttft_seconds
+    host = SERVERS[server]
+    bare = predicted(concurrency=(requests,), prepare=0.0, host=host)
+    [load] = bare.throughput
+    one = sum(span.seconds for span in [*bare.stages.values()][:-1])
+    served = ServedModel(DEFAULT, published_model().dimensions, BFLOAT16, H100, host)
+    # One prompt after the other, then all tokens of all requests together.
+    steps = (served.step(requests, PAGE.seq_len + done).seconds for done in range(1, TOKENS))
+    assert requests * one + sum(map(float, steps)) == pytest.approx(load.page_seconds, rel=0.08)
+    assert (requests + 1) / 2 * one > 4 * load.ttft_seconds
