@@ -37,12 +37,18 @@ from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Gemm, Kernel
-from dsocr_analyze.measuring.cpu_samples import KernelsAlone, MeasuredKernel
 from dsocr_analyze.measuring.machine import (
     CPU_NAME,
     device_title,
     give_back_memory,
     kept_memory,
+)
+from dsocr_analyze.measuring.samples import (
+    KernelsAlone,
+    MeasuredKernel,
+    cpu_macs_per_second,
+    cpu_samples,
+    cpu_seconds,
 )
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running, running_unwatched
@@ -52,7 +58,7 @@ from dsocr_analyze.model.process_settings import exclusive
 from dsocr_analyze.model.torch_calls import Arguments, DispatchMode, Keywords, Operator, Value
 from dsocr_analyze.trace.recorder import Recorder
 
-__all__ = ["PageOfPass", "TimedPasses", "calibrated_cpu", "fitted", "fitted_families"]
+__all__ = ["PageOfPass", "TimedPasses", "calibrated_cpu", "fitted_families"]
 
 
 _CPU: Final = torch.device("cpu")
@@ -124,10 +130,10 @@ def _measured_kernels(
     def say(text: str) -> None:
         on_progress(f"{str(dtype).removeprefix('torch.')}: {text}")
 
-    alone = KernelsAlone(dtype)
+    alone = KernelsAlone(_CPU, cpu_samples(dtype), cpu_seconds)
     if not has_passes:
         while time.monotonic() < deadline:
-            alone.run(deadline, say)
+            alone.run(deadline, say, cpu_macs_per_second(dtype))
         return alone.kernels()
     say("a shallow network")
     passes = TimedPasses(reduced_network(dtype, _SHALLOW, sam_layers=4, clip_layers=8))
@@ -135,9 +141,9 @@ def _measured_kernels(
     for left in range(rounds, 0, -1):
         now = time.monotonic()
         of_round = (deadline - now) / left
-        give_back_memory()
-        alone.run(now + (1 - _SHARE_OF_PASSES) * of_round, say)
-        give_back_memory()
+        give_back_memory(_CPU)
+        alone.run(now + (1 - _SHARE_OF_PASSES) * of_round, say, cpu_macs_per_second(dtype))
+        give_back_memory(_CPU)
         passes.run(now + of_round, say)
     return [*alone.kernels(), *passes.kernels()]
 
@@ -159,7 +165,7 @@ def _family(family: str, members: list[MeasuredKernel]) -> Fitted:
     if training.sum() < _FEWEST:
         training[:] = True
     importance = np.array([_IMPORTANCE_IN_PASS if each.calls_in_pass else 1.0 for each in members])
-    found = fitted(sizes[training], microseconds[training], importance[training])
+    found = _fitted(sizes[training], microseconds[training], importance[training])
     errors = np.abs(sizes @ found / microseconds - 1)
     held_out = errors[~training] if not training.all() else errors
     return Fitted(
@@ -412,7 +418,7 @@ _SCALE = 0.1
 Floats = NDArray[np.float64]
 
 
-def fitted(sizes: Floats, seconds: Floats, importance: Floats) -> Floats:
+def _fitted(sizes: Floats, seconds: Floats, importance: Floats) -> Floats:
     """Coefficients `x >= 0` that bring `sizes @ x` close to `seconds`, in relative error per row.
 
     Coordinate descent (Franc, Hlavac and Navara 2005), reweighted for a soft-L1 loss.

@@ -1,19 +1,22 @@
-"""Measure a CUDA GPU's kernels and its host, fit formulas to them, and write a profile."""
+"""Measure a CUDA GPU's kernels and its host, fit formulas to them, and write a profile.
+
+Experts have none of their own: those of a serving engine, in the shipped profiles, are other ones.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
 import functools
-import shutil
 import statistics
 import subprocess
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import torch
@@ -29,47 +32,26 @@ from dsocr_analyze.hardware.kernel_times.fitting import (
     first_guess,
     fit_errors,
     fitted,
+    held_out_groups,
     with_slow_sizes,
 )
-from dsocr_analyze.hardware.kernel_times.formulas import BEST_64, BEST_128, BY_EXPERTS, BY_TOKENS
 from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.kernels import Elements, Gemm
 from dsocr_analyze.measuring.calibration_needs import GPU_BYTES
-from dsocr_analyze.measuring.gpu_kernels import GpuKernels, KernelCase, gpu_cases, rows_of
 from dsocr_analyze.measuring.machine import timer_of
+from dsocr_analyze.measuring.samples import KernelsAlone, MeasuredKernel, Run, gpu_samples
 from dsocr_analyze.model.forward import is_out_of_memory
 from dsocr_analyze.model.process_settings import exclusive, quiet_transformers, replaced
 from dsocr_analyze.model.torch_calls import Arguments, DispatchMode, Keywords, Operator, Value
+from dsocr_analyze.timing.kernel_seconds import kind_of
 
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM
-
-__all__ = [
-    "StepTimes",
-    "calibrated_gpu",
-    "calibrated_profile",
-    "detect_gpu",
-    "step_times",
-]
+__all__ = ["GraphClock", "calibrated_gpu", "detect_gpu", "profile_text", "step_times"]
 
 
 _SHARE_OF_FITS: Final = 0.15
 _SHARE_OF_TENSORS: Final = 0.8
 """Of the stated memory; CUDA and its libraries take the rest."""
 _WARM_UP_SECONDS: Final = 1.0
-
-_SHARES: Final = {
-    ("gemm", "bfloat16"): 0.34,
-    ("gemm", "float32"): 0.08,
-    ("encoder_attention", "bfloat16"): 0.11,
-    ("context_attention", "bfloat16"): 0.11,
-    ("generation_attention", "bfloat16"): 0.12,
-    ("masked_attention", "bfloat16"): 0.08,
-    ("experts", "bfloat16"): 0.11,
-    ("movement", "bfloat16"): 0.05,
-}
-"""Of the time, by kind and data type."""
 
 Say = Callable[[str], None]
 
@@ -80,26 +62,30 @@ def calibrated_gpu(device: torch.device, *, on_progress: Say, budget_seconds: fl
     Raises:
         DeviceError: There is no such GPU, its memory is in use, or scipy is not installed.
     """
-    end = time.monotonic() + budget_seconds
+    end = time.monotonic() + (1 - _SHARE_OF_FITS) * budget_seconds
     check_can_fit()
     if device.type != "cuda" or not torch.cuda.is_available():
         raise DeviceError(f"device {device} is not a CUDA GPU; give cuda:0", arguments=["device"])
     has_bfloat16 = torch.version.hip or torch.cuda.get_device_capability(device) >= (8, 0)
     dtype = "bfloat16" if has_bfloat16 else "float16"
     try:
-        with exclusive(), torch.cuda.device(device), torch.random.fork_rng([device]):
+        with (
+            exclusive(), torch.cuda.device(device), torch.random.fork_rng([device]),
+            torch.cuda.stream(torch.cuda.Stream(device)),
+        ):  # fmt: skip
             total = torch.cuda.get_device_properties(device).total_memory
             share = min(1.0, _SHARE_OF_TENSORS * GPU_BYTES / total)
             torch.cuda.set_per_process_memory_fraction(share, device)
-            kernels = GpuKernels(device, getattr(torch, dtype))
+            alone = KernelsAlone(
+                device, gpu_samples(getattr(torch, dtype)), GraphClock(device).seconds
+            )
             on_progress("warming up the clocks")
-            settled = time.monotonic() + _WARM_UP_SECONDS
-            while time.monotonic() < settled:
-                kernels.seconds(_SQUARES["bfloat16"][0])
-            found = detect_gpu(device, dtype, kernels)
-            on_progress(f"{found.title}: the host")
+            alone.run(time.monotonic() + _WARM_UP_SECONDS, lambda _: None)
+            on_progress("the host")
             host = _host_figures(device)
-            return calibrated_profile(found, kernels, host, end - time.monotonic(), on_progress)
+            alone.run(end, on_progress)
+            measured = alone.kernels()
+            return profile_text(detect_gpu(device, dtype, measured), host, measured, on_progress)
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise DeviceError(
@@ -112,79 +98,125 @@ def calibrated_gpu(device: torch.device, *, on_progress: Say, budget_seconds: fl
         torch.cuda.empty_cache()
 
 
-def calibrated_profile(
-    gpu: Gpu,
-    timer: GpuKernels,
-    host: MeasuredHost,
-    budget_seconds: float,
-    on_progress: Say,
-    *,
-    cases: Callable[[str, str], Sequence[KernelCase]] = gpu_cases,
+# --- the clock -------------------------------------------------------------------------------
+
+
+_MOST_CALLS: Final = 32
+_GRAPH_SECONDS: Final = 5e-4
+"""About the time of a graph."""
+_REPEATS: Final = 5
+_FLUSH_L2S: Final = 4
+_FLUSH_BYTES: Final = 1 << 29
+
+
+class GraphClock:
+    """Times calls on a GPU's current stream: several of them in a CUDA graph, however short.
+
+    Before it, L2 is emptied, and a call brings back what is the same in every call.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._timer = timer_of(device)
+        properties = torch.cuda.get_device_properties(device)
+        wanted = max(_FLUSH_BYTES, _FLUSH_L2S * properties.L2_cache_size)
+        flushed = min(wanted, properties.total_memory // 16)
+        self._flushed = torch.empty(flushed, dtype=torch.uint8, device=device)
+
+    @torch.no_grad()
+    def seconds(self, call: Run, *_limits: float) -> float:
+        """Of one call, the median of some graphs."""
+        call()  # libraries load and select kernels on their first calls
+        once = self._timed(call, call)
+        calls = max(1, min(_MOST_CALLS, round(_GRAPH_SECONDS / max(once, 1e-9))))
+        graph = torch.cuda.CUDAGraph()
+        self._timer.wait()
+        graph.capture_begin()
+        try:
+            for _ in range(calls):
+                call()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # repeats that the capture failed
+                graph.capture_end()
+            raise
+        graph.capture_end()
+        graph.replay()
+        found = [self._timed(graph.replay, call) / calls for _ in range(_REPEATS)]
+        return statistics.median(found)
+
+    def _timed(self, run: Callable[[], Value], before: Run) -> float:
+        """Seconds of what `run` issues, behind a flush that keeps the GPU busy."""
+        self._flushed.zero_()
+        before()
+        return self._timer.time(run)
+
+
+# --- the profile -----------------------------------------------------------------------------
+
+
+_OF_ATTENTION: Final = ("batch", "queries", "keys", "heads", "head_dim", "kv_heads")
+_COLUMNS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "gemm": (("m", "n", "k", "batch"), ("batch", "n", "k")),
+    "encoder_attention": (_OF_ATTENTION, ("heads", "head_dim")),
+    "context_attention": (_OF_ATTENTION, ("heads", "head_dim")),
+    "generation_attention": (_OF_ATTENTION, ("heads", "head_dim")),
+    "masked_attention": (_OF_ATTENTION, ("heads", "keys", "head_dim")),
+    "movement": (("moved",), ("moved",)),
+}
+"""Sizes that a kind's formula reads, and those of a group, which is held out as a whole."""
+
+
+def profile_text(
+    gpu: Gpu, host: MeasuredHost, measured: Iterable[MeasuredKernel], on_progress: Say
 ) -> str:
     """The text of a GPU's profile.
-
-    `cases` gives what to measure of a kind and a data type, most important first.
 
     Raises:
         DeviceError: Too little was measured of every kind.
     """
-    wanted = {key: share for key, share in _SHARES.items() if _is_wanted(*key, gpu, timer)}
+    kinds: dict[tuple[str, str], list[MeasuredKernel]] = defaultdict(list)
+    for each in measured:
+        of = "float32" if each.kernel.dtype == "float32" else "bfloat16"  # its own 16-bit type
+        kinds[kind_of(each.kernel.dimensions), of].append(each)
     parts = []
-    end, shares_left = time.monotonic() + budget_seconds, sum(wanted.values())
-    for (kind, dtype), share in wanted.items():
+    for (kind, dtype), members in kinds.items():
         name = f"{kind} in {dtype if dtype == 'float32' else '16 bits'}"
-        now = time.monotonic()
-        seconds = (1 - _SHARE_OF_FITS) * max(0.0, end - now) * share / shares_left
-        rows = _measured_rows(cases(kind, dtype), timer, now + seconds, name, on_progress)
-        shares_left -= share
-        held_out = 0 if rows is None else int(rows.held_out.sum())
-        if rows is None or held_out < _LEAST_HELD_OUT or len(rows.seconds) - held_out < _LEAST_ROWS:
+        rows = rows_of(kind, members)
+        held_out = int(rows.held_out.sum())
+        if held_out < _LEAST_HELD_OUT or len(members) - held_out < _LEAST_ROWS:
             on_progress(f"{name}: too few measurements; left out")
             continue
         coefficients = _coefficients(kind, dtype, rows.taken(~rows.held_out), gpu)
         errors = fit_errors(kind, rows, gpu, dtype, coefficients)
         on_progress(
-            f"{name}: {len(rows.seconds)} kernels measured;"
+            f"{name}: {len(members)} kernels measured;"
             f" median error {100 * errors.held_out_median:.1f} % on kernels held out of the fit"
         )
         parts.append(profile.kind_text(kind, dtype, coefficients, errors, rows.version))
     if not parts:
         raise DeviceError(
-            f"too few kernels of {gpu.title} could be measured in {budget_seconds:g} s;"
-            " give it more time or more free memory"
+            f"too few kernels of {gpu.title} could be measured; give it more time or more free"
+            " memory"
         )
     head = profile.top_text(name=gpu.name, source=gpu.source)
     own = [] if gpu.name in gpu_catalogue() else [profile.gpu_text(gpu)]
     return "\n".join([head, *own, profile.host_text(host), *parts])
 
 
-def _is_wanted(kind: str, dtype: str, gpu: Gpu, timer: GpuKernels) -> bool:
-    """Whether to measure a kind; torch's experts add nothing to a serving engine's."""
-    if kind == "experts" and gpu.name in gpu_catalogue():
-        known = profile.all_profiles()[gpu.name].kinds.get((kind, dtype))
-        if known is not None and not known.extrapolated:
-            return False
-    return timer.can_launch(kind)
-
-
-def _measured_rows(
-    cases: Sequence[KernelCase], timer: GpuKernels, deadline: float, name: str, on_progress: Say
-) -> MeasuredRows | None:
-    done: list[KernelCase] = []
-    seconds: list[float] = []
-    on_progress(f"{name}: up to {len(cases)} kernels, as time permits")
-    for case in cases:
-        safe_point()
-        if time.monotonic() >= deadline:
-            break
-        try:
-            seconds.append(timer.seconds(case))
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            continue
-        done.append(case)
-    return rows_of(done, seconds, timer.framework(done[0].kind)) if done else None
+def rows_of(kind: str, measured: Sequence[MeasuredKernel]) -> MeasuredRows:
+    """Measured kernels of a kind as columns of its formula."""
+    kernels = [each.kernel for each in measured]
+    sizes = [kernel.dimensions._asdict() | {"moved": kernel.work.bytes_moved} for kernel in kernels]
+    names, of_group = _COLUMNS[kind]
+    columns = {name: np.array([each[name] for each in sizes], float) for name in names}
+    # Weights and caches are never in L2, other tensors may be.
+    cold = [kind == "generation_attention" or each.operator == "linear" for each in kernels]
+    groups = [tuple(int(each[name]) for name in of_group) for each in sizes]
+    library = " scaled_dot_product_attention" if kind.endswith("attention") else ""
+    return MeasuredRows(
+        columns | {"cold": np.array(cold, float)}, np.array([each.seconds for each in measured]),
+        held_out_groups(groups), np.ones(len(kernels), bool), np.array(groups, dtype=np.int64),
+        f"torch {torch.__version__}{library}",
+    )  # fmt: skip
 
 
 # --- the fit ---------------------------------------------------------------------------------
@@ -202,7 +234,6 @@ _CHOICES: Final[dict[str, dict[str, tuple[int, ...]]]] = {
         "tile_heads": (64,), "tile_keys": (64, 128), "slots": (1, 2), "split_needs_groups": (0,),
     },
     "masked_attention": {"tile_queries": (32, 64, 128), "tile_keys": (64, 128)},
-    "experts": {"tiles": (BEST_64, BEST_128, BY_TOKENS, BY_EXPERTS), "inter_step": (1,)},
     "movement": {},
 }  # fmt: skip
 """Integer coefficients to try."""
@@ -242,19 +273,14 @@ _LIKE: Final = (
 _LIKE_ROCM: Final = "h100-sxm"
 _LEAST_MEMORY: Final = 0.85
 """Of its memory that a whole GPU reports; a slice has less."""
-_SQUARES: Final = {
-    dtype: [KernelCase("gemm", Gemm(1, side, side, side), dtype=dtype) for side in (4096, 8192)]
-    for dtype in ("bfloat16", "float32")
-}
-"""Products that reach the peak."""
-_STREAMED: Final = KernelCase("movement", Elements(1 << 27), operator="clone")
-"""A copy at the bandwidth."""
+_LONGEST: Final = 5
+"""Streams that show the bandwidth."""
 
 
-def detect_gpu(device: torch.device, dtype: str, timer: GpuKernels) -> Gpu:
+def detect_gpu(device: torch.device, dtype: str, measured: Sequence[MeasuredKernel]) -> Gpu:
     """The GPU of a CUDA device: the catalogue's if it is all of one.
 
-    Others, and slices, have a name of their own and peaks that the timer measures.
+    Others, and slices, have a name of their own and the highest rates measured.
     """
     properties, catalogue = torch.cuda.get_device_properties(device), gpu_catalogue()
     hip = torch.version.hip
@@ -278,21 +304,26 @@ def detect_gpu(device: torch.device, dtype: str, timer: GpuKernels) -> Gpu:
     with contextlib.suppress(DeviceError):
         catalogue_name(name, catalogue)  # a slice of a known one
         name = f"{name}-{properties.multi_processor_count}-sms"
-    tflops = {
-        of: max(2e-12 * each.macs / timer.seconds(each) for each in squares)
-        for of, squares in _SQUARES.items()
-    }
+    rates = {of: max((2e-12 * kernel.work.macs / seconds for kernel, seconds, *_ in measured
+                      if kernel.dtype == of), default=0.0)
+             for of in (dtype, "float32")}  # fmt: skip
+    streams = sorted(
+        (kernel.work.bytes_moved, seconds)
+        for kernel, seconds, *_ in measured
+        if not kernel.work.macs
+    )
+    longest = streams[-_LONGEST:]  # far more than L2 holds
     return Gpu(
         name=name,
         title=properties.name,
-        tensor_tflops=tflops["bfloat16"],
-        bandwidth_gb_s=_STREAMED.nbytes / timer.seconds(_STREAMED) / 1e9,
+        tensor_tflops=rates[dtype],
+        bandwidth_gb_s=max((moved / seconds / 1e9 for moved, seconds in longest), default=0.0),
         memory_gb=max(1, properties.total_memory // 10**9),
         source=source,
         tensor_dtype=dtype,
         sms=properties.multi_processor_count,
         l2_mb=properties.L2_cache_size / 1e6,
-        float32_tflops=tflops["float32"],
+        float32_tflops=rates["float32"],
         compute_capability=0 if rocm else capability,
         rocm_target=rocm,
         like=_LIKE_ROCM if rocm else like,
@@ -300,8 +331,7 @@ def detect_gpu(device: torch.device, dtype: str, timer: GpuKernels) -> Gpu:
 
 
 def _driver() -> str:
-    tool = shutil.which("nvidia-smi") or "nvidia-smi"
-    asked = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -312,7 +342,7 @@ def _driver() -> str:
 # --- the host --------------------------------------------------------------------------------
 
 
-_REPEATS: Final = 200
+_REPEATED: Final = 200
 _LEAST_US: Final = 0.01
 """Noise makes figures smaller."""
 _COPIED: Final = 1 << 26
@@ -322,7 +352,7 @@ _PROMPT: Final = 512
 _NGRAM: Final = 35
 _STEPS: Final = 40
 _FIRST_STEPS: Final = 8
-"""Discarded."""
+"""Discarded; the last of them counts operators."""
 _NO_KERNEL: Final = frozenset({
     "alias", "detach", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty",
     "_unsafe_view", "_reshape_alias", "_local_scalar_dense",
@@ -331,19 +361,19 @@ _NO_KERNEL: Final = frozenset({
 
 
 def _host_figures(device: torch.device) -> MeasuredHost:
-    steps = step_times(device)
+    launch_us, step_us = step_times(device)
     tiny = torch.zeros(64, device=device)
-    issued = _seconds(lambda: tiny.add_(1).sum(), device, _REPEATS)
-    waited = _seconds(lambda: tiny.add_(1).sum().item(), device, _REPEATS)
+    issued = _seconds(lambda: tiny.add_(1).sum(), device, _REPEATED)
+    waited = _seconds(lambda: tiny.add_(1).sum().item(), device, _REPEATED)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         tiny.add_(1)
-    started = _seconds(graph.replay, device, _REPEATS)
+    started = _seconds(graph.replay, device, _REPEATED)
     pageable = torch.ones(_COPIED, dtype=torch.uint8)
     return MeasuredHost(
-        launch_us=steps.launch_us,
+        launch_us=launch_us,
         sync_us=max(_LEAST_US, 1e6 * (waited - issued)),
-        step_us=steps.between_us,
+        step_us=step_us,
         graph_us=max(_LEAST_US, 1e6 * started),
         link_gb_s=_COPIED / _seconds(lambda: pageable.to(device), device, 1) / 1e9,
     )
@@ -362,16 +392,11 @@ def _seconds(run: Callable[[], Value], device: torch.device, repeats: int) -> fl
     return statistics.median(found[1:])
 
 
-class StepTimes(NamedTuple):
-    """Of a `generate` step: operators launched, time per operator, and time between two calls."""
+def step_times(device: torch.device) -> tuple[float, float]:
+    """Microseconds per operator launched in a step of `generate`, and between two steps.
 
-    operators: int
-    launch_us: float
-    between_us: float
-
-
-def step_times(device: torch.device) -> StepTimes:
-    """Run `generate` like `infer()`, on a decoder so small that only the host matters."""
+    Runs it like `infer()`, on a decoder so small that only the host matters.
+    """
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -380,41 +405,24 @@ def step_times(device: torch.device) -> StepTimes:
         attn_implementation="eager",
     )  # fmt: skip
     model = LlamaForCausalLM(config).to(device).eval()
-    launched: list[Operator] = []
+    forward, launched, spans = model.forward, list[Operator](), list[tuple[float, float]]()
 
     def counted(operator: Operator, args: Arguments, kwargs: Keywords) -> Value:
         if not operator.is_view and operator.overloadpacket.__name__ not in _NO_KERNEL:
             launched.append(operator)
         return operator(*args, **kwargs)
 
-    *_, (first, last) = _generated(model, 3, DispatchMode(counted), launched.__len__)
-    operators = int(last - first)
-    steps = _FIRST_STEPS + _STEPS
-    spans = _generated(model, steps, contextlib.nullcontext(), time.perf_counter)[_FIRST_STEPS:]
-    inside = statistics.median(end - start for start, end in spans)
-    between = statistics.median(start - end for (_, end), (start, _) in pairwise(spans))
-    return StepTimes(operators, 1e6 * inside / operators, 1e6 * between)
-
-
-def _generated(
-    model: LlamaForCausalLM,
-    steps: int,
-    around: contextlib.AbstractContextManager[object],
-    clock: Callable[[], float],
-) -> list[tuple[float, float]]:
-    """When each call of the model, in a context, began and ended."""
-    tokens, forward = torch.arange(2, _PROMPT + 2, device=model.device)[None], model.forward
-    spans: list[tuple[float, float]] = []
-
     @functools.wraps(forward)
     def watched(*args: Value, **kwargs: Value) -> Value:
         safe_point()
-        with around:
-            start = clock()
+        counts = len(spans) == _FIRST_STEPS - 1
+        with DispatchMode(counted) if counts else contextlib.nullcontext():
+            start = time.perf_counter()
             result: Value = forward(*args, **kwargs)
-            spans.append((start, clock()))
+            spans.append((start, time.perf_counter()))
         return result
 
+    tokens, steps = torch.arange(2, _PROMPT + 2, device=device)[None], _FIRST_STEPS + _STEPS
     with (
         replaced(model, "forward", watched), torch.no_grad(), quiet_transformers(),
         warnings.catch_warnings(),
@@ -425,4 +433,7 @@ def _generated(
             min_new_tokens=steps, do_sample=False, use_cache=True, eos_token_id=1,
             pad_token_id=0, no_repeat_ngram_size=_NGRAM,
         )  # fmt: skip
-    return spans
+    timed = spans[_FIRST_STEPS:]
+    inside = statistics.median(end - start for start, end in timed)
+    between = statistics.median(start - end for (_, end), (start, _) in pairwise(timed))
+    return 1e6 * inside / len(launched), 1e6 * between

@@ -40,7 +40,6 @@ __all__ = [
     "kernel_seconds",
     "kind_of",
     "mean_step",
-    "product_of",
     "total_duration",
     "weight_bytes",
 ]

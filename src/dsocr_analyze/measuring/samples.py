@@ -1,7 +1,8 @@
-"""Kernels that a page runs on a CPU, each called on its own, and their seconds."""
+"""Kernels that pages run, each called on its own, and their seconds on a device."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import math
@@ -23,12 +24,25 @@ from dsocr_analyze.model.torch_calls import Value
 from dsocr_analyze.trace.passes import FunctionModule
 from dsocr_analyze.trace.recorder import Recorder
 
-__all__ = ["KernelsAlone", "Made", "MeasuredKernel", "Sample", "samples_to_measure"]
+__all__ = [
+    "Clock",
+    "KernelsAlone",
+    "Made",
+    "MeasuredKernel",
+    "Run",
+    "Sample",
+    "cpu_macs_per_second",
+    "cpu_samples",
+    "cpu_seconds",
+    "gpu_samples",
+]
 
 _COLD_BYTES: Final = 300e6
 """Of weight copies that calls cycle through: in a pass, no weight is still cached."""
 _MOST_MACS: Final = 20e9
-"""Larger calls take the same time per MAC."""
+"""On a CPU; larger calls take the same time per MAC."""
+_MOST_ELEMENTS: Final = 1 << 28
+"""Of attention's keys, values and bias on a GPU."""
 
 
 Run: TypeAlias = Callable[[], Value]
@@ -50,15 +64,36 @@ Made: TypeAlias = Sample | Callable[[], list[Sample]]
 """A sample, or what makes several that share tensors."""
 
 
-def samples_to_measure(dtype: torch.dtype) -> list[Made]:
+def cpu_samples(dtype: torch.dtype) -> list[Made]:
     """All samples in a data type, in a fixed order of which any first part has all kinds."""
     chance = random.Random(0)
-    kinds: list[list[Made]] = [
-        [*_products(dtype, chance)], [*_batched_products(dtype, chance)],
-        [_attended(*sizes, dtype, masked=True) for sizes in _MASKED],
-        [_attended(*sizes, dtype, masked=False) for sizes in _ATTENTION],
-        [_convolved(*sizes, dtype) for sizes in _CONVOLUTIONS], *_elements(dtype, chance),
-    ]  # fmt: skip
+    products = _products(_WIDTHS, _ROWS, 16, dtype, chance, _MOST_MACS)
+    return _mixed([
+        [*products], [*_batched_products(dtype, chance)],
+        [_attended("masked_attention", *sizes, 64, dtype) for sizes in _MASKED],
+        [_attended("encoder_attention", *sizes, 64, dtype) for sizes in _ATTENTION],
+        [_convolved(*sizes, dtype) for sizes in _CONVOLUTIONS],
+        *_elements(_operators(dtype), _SIZES, chance),
+    ], chance)  # fmt: skip
+
+
+def gpu_samples(dtype: torch.dtype) -> list[Made]:
+    """All samples on a GPU in its 16-bit type, and products in float32, in such an order too."""
+    chance = random.Random(0)
+    operators = {name: each for name, each in _operators(dtype).items() if name in _STREAMED}
+    heads = [*_HEADS, *((chance.randint(4, 32), chance.choice((64, 80, 96, 128)))
+                        for _ in range(_OTHER_HEADS))]  # fmt: skip
+    return _mixed([
+        [*_products(_GPU_WIDTHS, _GPU_ROWS, 60, dtype, chance)],
+        [*_products(_WIDTHS, _ROWS, 16, torch.float32, chance)],
+        [*_batched_products(dtype, chance)],
+        *(_loaded(kind, heads * _LOADS, dtype, chance) for kind in _MOST_KEYS),
+        *_elements(operators, _GPU_SIZES, chance),
+    ], chance)  # fmt: skip
+
+
+def _mixed(kinds: list[list[Made]], chance: random.Random) -> list[Made]:
+    """All kinds' samples, in an order of which any first part has each kind's first ones."""
     for samples in kinds:
         samples[1:] = chance.sample(samples[1:], len(samples) - 1)
     placed = [(place / len(each), made) for each in kinds for place, made in enumerate(each)]
@@ -66,8 +101,13 @@ def samples_to_measure(dtype: torch.dtype) -> list[Made]:
 
 
 def _filled(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """Random along the last dimension, and repeated."""
-    return torch.rand(shape[-1]).to(dtype).expand(shape).contiguous()
+    """Random numbers; on a CPU, where they take long, along the last dimension only, repeated.
+
+    On a GPU, products of equal numbers draw less power and so run faster.
+    """
+    if torch.get_default_device().type == "cpu":
+        return torch.rand(shape[-1]).to(dtype).expand(shape).contiguous()
+    return torch.randn(shape, dtype=dtype)
 
 
 def _drawn(chance: random.Random, low: int, high: int) -> int:
@@ -84,26 +124,41 @@ _WIDTHS: Final = (
     (896, 896), (128, 896), (4864, 896), (896, 4864),  # the encoder of DeepSeek-OCR-2
 )  # fmt: skip
 """Columns and inner sizes of published layers."""
-
-
+_GPU_WIDTHS: Final = (
+    (8192, 8192),  # at the peak
+    *_WIDTHS,
+    (3840, 1280), (3584, 1280), (13696, 1280), (1280, 1792),  # merged by serving engines
+    (256, 768), (256, 2304), (512, 2304), (896, 4608), (1024, 4608),  # convolutions
+)  # fmt: skip
 _ROWS: Final = (1, 1, 2, 3, 6, 12, 28, 57, 84, 130, 257, 420, 785, 1100, 2048, 4096)
+_GPU_ROWS: Final = (*_ROWS, 8192, 16384)
 
 
-def _products(dtype: torch.dtype, chance: random.Random) -> Iterator[Made]:
-    for n, k in _WIDTHS:
-        near = [m if m < 3 else _drawn(chance, round(0.75 * m), round(1.3 * m)) for m in _ROWS]
-        yield partial(_products_of, near, n, k, dtype)
+def _products(
+    widths: Iterable[tuple[int, int]], of_rows: Sequence[int], others: int, dtype: torch.dtype,
+    chance: random.Random, most_macs: float = math.inf,
+) -> Iterator[Made]:  # fmt: skip
+    for n, k in widths:
+        rows = [m if m < 3 else _drawn(chance, round(0.75 * m), round(1.3 * m)) for m in of_rows]
+        yield partial(_products_of, rows, n, k, dtype, most_macs)
     # The output head.
-    yield partial(_products_of, [1, 1, 1, 2, 30, 270], 129_280, 1280, dtype)
-    for _ in range(16):
+    yield partial(_products_of, [1, 1, 1, 2, 30, 270], 129_280, 1280, dtype, most_macs)
+    for _ in range(others):
         n, k = _drawn(chance, 64, 8192), _drawn(chance, 64, 8192)
-        yield partial(_products_of, [1, *(_drawn(chance, 2, 4096) for _ in range(3))], n, k, dtype)
+        rows = [1, *(_drawn(chance, 2, of_rows[-1]) for _ in range(3))]
+        yield partial(_products_of, rows, n, k, dtype, most_macs)
 
 
-def _products_of(rows: Iterable[int], n: int, k: int, dtype: torch.dtype) -> list[Sample]:
-    copies = min(64, math.ceil(_COLD_BYTES / (n * k * dtype.itemsize)))
-    weights = itertools.cycle([torch.full((n, k), 0.01, dtype=dtype) for _ in range(copies)])
-    return [_product(m, weights, n, k, dtype) for m in rows if m * n * k <= _MOST_MACS]
+def _products_of(
+    rows: Iterable[int], n: int, k: int, dtype: torch.dtype, most_macs: float
+) -> list[Sample]:
+    copies = _copies(n * k * dtype.itemsize)
+    weights = itertools.cycle([_filled(n, k, dtype=dtype) for _ in range(copies)])
+    return [_product(m, weights, n, k, dtype) for m in rows if m * n * k <= most_macs]
+
+
+def _copies(nbytes: int) -> int:
+    return min(64, math.ceil(_COLD_BYTES / nbytes))
 
 
 def _product(m: int, weights: Iterator[torch.Tensor], n: int, k: int, dtype: torch.dtype) -> Sample:
@@ -154,13 +209,52 @@ _ATTENTION: Final = tuple(
 )  # fmt: skip
 
 
-def _attended(batch: int, heads: int, tokens: int, dtype: torch.dtype, *, masked: bool) -> Sample:
-    def call() -> Run:
-        q, k, v = (_filled(batch, heads, tokens, 64, dtype=dtype) for _ in range(3))
-        bias = _filled(batch, heads, tokens, tokens, dtype=dtype) if masked else None
-        return partial(F.scaled_dot_product_attention, q, k, v, attn_mask=bias)
+_HEADS: Final = ((16, 64), (12, 64), (14, 64), (10, 128))
+"""Heads of the models' attention, and their size."""
+_OTHER_HEADS: Final = 40
+_LOADS: Final = 8
+"""Numbers of sequences and tokens, for all heads of a size."""
+_MOST_KEYS: Final = {
+    "encoder_attention": 4608, "masked_attention": 4608, "context_attention": 16384,
+    "generation_attention": 16384,
+}  # fmt: skip
+"""By kind, as in a profile."""
 
-    return Sample(f"attention {masked} {batch} {tokens}", call, 2 * batch * heads * tokens**2 * 64)
+
+def _loaded(
+    kind: str, heads: Iterable[tuple[int, int]], dtype: torch.dtype, chance: random.Random
+) -> list[Made]:
+    found: list[Made] = []
+    for count, size in heads:
+        keys = _drawn(chance, 32, _MOST_KEYS[kind])
+        elements = count * keys * (keys if kind == "masked_attention" else 2 * size)
+        batch = _drawn(chance, 1, max(1, min(128, _MOST_ELEMENTS // elements)))
+        found.append(_attended(kind, batch, count, keys, size, dtype))
+    return found
+
+
+def _attended(
+    kind: str, batch: int, heads: int, keys: int, size: int, dtype: torch.dtype
+) -> Sample:
+    is_masked, is_step = kind == "masked_attention", kind == "generation_attention"
+    queries = 1 if is_step else keys
+
+    def call() -> Run:
+        q = _filled(batch, heads, queries, size, dtype=dtype)
+        bias = _filled(batch, heads, queries, keys, dtype=dtype) if is_masked else None
+        shape = 2, batch, heads, keys, size
+        copies = _copies(math.prod(shape) * dtype.itemsize) if is_step else 1
+        cache = itertools.cycle([[*_filled(*shape, dtype=dtype)] for _ in range(copies)])
+
+        def run() -> Value:
+            k, v = next(cache)
+            is_causal = kind == "context_attention"
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=is_causal)
+
+        return run
+
+    macs = 2 * batch * heads * queries * keys * size
+    return Sample(f"attention {is_masked} {batch} {keys}", call, macs)
 
 
 _LAYERS: Final = ((768, 256, 1, 1, 16), (3, 768, 16, 16, 1), (256, 256, 3, 1, 16),
@@ -195,13 +289,21 @@ _SIZES: Final = (1_300, 5_000, 20_000, 80_000, 250_000, 800_000, 2_500_000, 6_00
 """Elements per tensor, roughly."""
 
 
+_GPU_SIZES: Final = (100_000_000, *reversed(_SIZES)) * 4
+_STREAMED: Final = ("add", "mul", "silu", "_to_copy", "native_layer_norm")
+"""Operators measured on a GPU."""
+
+
 Tensors: TypeAlias = Callable[[int], Sequence[torch.Tensor]]
 """Makes an operator's tensors, of so many rows of 1280 elements."""
+Operators: TypeAlias = dict[str, tuple[Tensors, Callable[..., Value]]]
 
 
-def _elements(dtype: torch.dtype, chance: random.Random) -> Iterator[list[Made]]:
-    for name, (tensors, operator) in _operators(dtype).items():
-        rows = [_drawn(chance, round(0.6 * size), round(1.6 * size)) // 1280 for size in _SIZES]
+def _elements(
+    operators: Operators, sizes: Iterable[int], chance: random.Random
+) -> Iterator[list[Made]]:
+    for name, (tensors, operator) in operators.items():
+        rows = [_drawn(chance, round(0.6 * size), round(1.6 * size)) // 1280 for size in sizes]
         yield [_operated(name, tensors, operator, max(1, each)) for each in rows]
 
 
@@ -209,7 +311,7 @@ def _operated(name: str, tensors: Tensors, operator: Callable[..., Value], rows:
     return Sample(f"{name} {rows}", lambda: partial(operator, *tensors(rows)))
 
 
-def _operators(dtype: torch.dtype) -> dict[str, tuple[Tensors, Callable[..., Value]]]:
+def _operators(dtype: torch.dtype) -> Operators:
     def whole(*rows: int) -> list[torch.Tensor]:
         return [_filled(each, 1280, dtype=dtype) for each in rows]
 
@@ -219,7 +321,10 @@ def _operators(dtype: torch.dtype) -> dict[str, tuple[Tensors, Callable[..., Val
     def with_row(rows: int) -> list[torch.Tensor]:
         return whole(rows, 1)
 
-    wide, weight = torch.float32, torch.ones(1280, dtype=dtype)
+    def with_weight(rows: int) -> list[torch.Tensor]:
+        return [*whole(rows), torch.ones(1280, dtype=dtype)]
+
+    wide = torch.float32
     other = wide if dtype != wide else torch.bfloat16
     return {
         "add": (two, torch.add), "add of a row": (with_row, torch.add),
@@ -232,7 +337,7 @@ def _operators(dtype: torch.dtype) -> dict[str, tuple[Tensors, Callable[..., Val
         "pow": (whole, lambda x: x.pow(2)), "mul by a number": (whole, lambda x: x * 1.702),
         "mean": (whole, lambda x: x.mean(-1, keepdim=True)), "sum": (whole, lambda x: x.sum(-1)),
         "softmax": (whole, lambda x: F.softmax(x, dim=-1, dtype=wide)),
-        "native_layer_norm": (whole, lambda x: F.layer_norm(x, (1280,), weight, weight, 1e-6)),
+        "native_layer_norm": (with_weight, lambda x, w: F.layer_norm(x, (1280,), w, w, 1e-6)),
         "_to_copy": (whole, lambda x: x.to(other)),
         "topk": (whole, lambda x: torch.topk(x, 6, dim=-1)),
         "sort": (whole, lambda x: x.view(-1)[: 6 * len(x)].argsort()),
@@ -291,56 +396,66 @@ class MeasuredKernel(NamedTuple):
     """0 if it ran alone."""
 
 
-class KernelsAlone:
-    """Measures the samples of a data type that are single kernels."""
+Clock: TypeAlias = Callable[[Run, float, float], float]
+"""Seconds of a call, of several within a budget of seconds and until a monotonic time."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype
-        self._made = samples_to_measure(dtype)
+
+class KernelsAlone:
+    """Measures samples that are single kernels, on a device by its clock."""
+
+    def __init__(self, device: torch.device, samples: list[Made], seconds_of: Clock) -> None:
+        self._device, self._made, self._seconds_of = device, samples, seconds_of
         self._fastest: dict[tuple[int, int], MeasuredKernel | None] = {}
 
     def kernels(self) -> list[MeasuredKernel]:
         """The fastest turn of each sample so far."""
-        return [each for each in self._fastest.values() if each is not None]
+        return [each for each in self._fastest.values() if each and each.seconds < math.inf]
 
-    def run(self, deadline: float, on_progress: Callable[[str], None]) -> None:
-        """Measure the samples once, until a time of the monotonic clock."""
+    def run(
+        self, deadline: float, on_progress: Callable[[str], None], macs_per_second: float = math.inf
+    ) -> None:
+        """Measure the samples once, until a time of the monotonic clock.
+
+        At so many MACs per second, those that would take too much of the time are left out.
+        """
         seconds = deadline - time.monotonic()
-        # Calls that would take too much of the time are left out.
-        most_macs = max(_LEAST_MACS, _macs_per_second(self._dtype) * seconds / _CALLS)
+        most_macs = max(_LEAST_MACS, macs_per_second * seconds / _CALLS)
         count = len(self._made)
         for number, made in enumerate(self._made):
             began = time.monotonic()
             if began >= deadline:
                 return
             on_progress(f"kernels alone, {number + 1} of {count}")
-            give_back_memory()  # of other sizes: kept, it would be more after every sample
+            give_back_memory(self._device)  # of other sizes: kept, it would grow with every sample
             stop = min(deadline, began + seconds / _CALLS)
-            samples = [*enumerate([made] if isinstance(made, Sample) else made())]
+            with self._device:
+                samples = [*enumerate([made] if isinstance(made, Sample) else made())]
             random.Random(number).shuffle(samples)  # as there may be no time for the last ones
             for place, sample in samples:
                 if sample.macs <= most_macs:
-                    self._measure((number, place), sample, seconds / (4 * count), stop)
+                    with contextlib.suppress(torch.cuda.OutOfMemoryError):
+                        self._measure((number, place), sample, seconds / (4 * count), stop)
                     if time.monotonic() >= stop:  # but for one, however long its tensors take
                         break
 
     def _measure(self, key: tuple[int, int], sample: Sample, seconds: float, stop: float) -> None:
         safe_point()
-        call = sample.call()
+        with self._device:
+            call = sample.call()
         if key not in self._fastest:
             held_out = hashlib.sha256(sample.group.encode()).digest()[0] < _HELD_OUT
             kernel = _record_of(call)
             self._fastest[key] = kernel and MeasuredKernel(kernel, math.inf, held_out)
         before = self._fastest[key]
         if before is not None:
-            found = _seconds_of(call, seconds, stop)
+            found = self._seconds_of(call, seconds, stop)
             self._fastest[key] = before._replace(seconds=min(found, before.seconds))
 
 
-def _macs_per_second(dtype: torch.dtype) -> float:
+def cpu_macs_per_second(dtype: torch.dtype) -> float:
+    """Of a product of a middle size."""
     rows, weights = torch.ones(64, 1024, dtype=dtype), torch.ones(1024, 1024, dtype=dtype)
-    seconds = _seconds_of(lambda: torch.nn.functional.linear(rows, weights), 0.05, math.inf)
-    return rows.numel() * 1024 / seconds
+    return rows.numel() * 1024 / cpu_seconds(lambda: F.linear(rows, weights), 0.05, math.inf)
 
 
 def _record_of(call: Run) -> Kernel | None:
@@ -356,8 +471,8 @@ def _record_of(call: Run) -> Kernel | None:
     return kernels[0]._replace(path="", stage="")
 
 
-def _seconds_of(run: Run, budget: float, stop: float) -> float:
-    """The lower quartile of some calls; of one after `stop`."""
+def cpu_seconds(run: Run, budget: float, stop: float) -> float:
+    """The lower quartile of some calls on the CPU; of one after `stop`."""
     found: list[float] = []
     with torch.no_grad():
         kept = deque([run()], _KEPT)
