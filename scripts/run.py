@@ -47,7 +47,6 @@ NEWEST_TESTS = (
     "tests/test_golden.py::test_parameters_are_the_checkpoints",
     "tests/test_key_value_cache.py",
     "tests/test_passes.py",
-    "tests/test_reference_decoder.py",
     "tests/test_reference_networks.py",
     "tests/test_stages_command.py",
     "tests/test_tree.py",

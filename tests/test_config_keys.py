@@ -1154,9 +1154,9 @@ def test_layers_of_experts_follow_the_vendors_rule(keys):
     assert decoder.moe_layers == len(layers)
 
 
-def refusal(config) -> str:
+def refusal(config, name=DEFAULT.name) -> str:
     with pytest.raises(ConfigError) as error:
-        ClipModelDimensions.from_config(config)
+        ARCHITECTURES[name].read_dimensions(config)
     message = str(error.value)
     assert "\n" not in message
     assert len(message) < 400
@@ -1254,6 +1254,7 @@ REFUSALS = [
     ({"num_key_value_heads": 20}, "'num_key_value_heads' is 20; give a divisor"),
     ({"num_attention_heads": 256, "num_key_value_heads": 1}, "heads of even size, not 5"),
     ({"head_dim": 63}, "'head_dim' is 63; give a value that makes heads of even size"),
+    ({"n_routed_experts": 910}, "is 910; give at most 909 to each of 11 MoE layers"),
     ({"num_experts_per_tok": 65}, "give at most 'n_routed_experts', 64"),
     ({"topk_method": "noaux_tc", "n_group": 7}, "give a divisor of 'n_routed_experts', 64"),
     ({"topk_method": "noaux_tc", "n_group": 64}, "'n_group' is 64; give at most 32"),
@@ -1300,6 +1301,12 @@ REFUSALS = [
         ]
     ),
     # projectors that do not fit the model
+    (
+        of_projector(
+            projector_type=PAIR, input_dim=[1024, 1024], conv_fusion_high_low_features=True
+        ),
+        "conv_fusion_high_low_features' is true; give false",
+    ),
     (of_projector(projector_type=PAIR), "'projector_config.input_dim' is 2048; give a list"),
     (of_projector(projector_type=PAIR, input_dim=[1024]), "give two whole numbers"),
     (of_projector(projector_type=PAIR, input_dim=[1024, 512]), "is (1024, 512); give 2048"),
@@ -1335,9 +1342,26 @@ REFUSALS = [
 """Changes of the published config, and what is said of them."""
 
 
-@pytest.mark.parametrize(("changes", "said"), [(each, said) for each, *said in REFUSALS])
-def test_what_is_impossible_is_refused_with_what_is_possible(changes, said):
-    message = refusal(with_all(PUBLISHED.config, changes))
+QWEN = "vision_config.width.qwen2-0-5b"
+REFUSALS_OF_OCR2 = [
+    ({f"{QWEN}.heads": 5}, f"'{QWEN}.heads' is 5; give a number of heads of even size for"),
+    ({f"{QWEN}.key_value_heads": 4}, f"'{QWEN}.key_value_heads' is 4; give a divisor of 14"),
+    ({f"{QWEN}.view_sizes": [768, 720]}, "give sizes of views that become different numbers of"),
+    (of_projector(input_dim=48), "'projector_config.input_dim' is 48; give 896"),
+    (of_projector(n_embed=30), "'projector_config.n_embed' is 30; give 1280"),
+    ({f"{SAM}.downsample_channels": [12, 20, 24]}, "give two whole numbers"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        *((DEFAULT.name, changes, said) for changes, *said in REFUSALS),
+        *((OCR2, changes, said) for changes, *said in REFUSALS_OF_OCR2),
+    ],
+)
+def test_what_is_impossible_is_refused_with_what_is_possible(name, changes, said):
+    message = refusal(with_all(DIRECTORY[name].config, changes), name)
     assert [part for part in said if part not in message] == [], message
 
 

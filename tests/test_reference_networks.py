@@ -1,43 +1,141 @@
-"""The three reference networks against published facts, recorded counts and each other's passes.
+"""The reference networks against published facts, formulas, plain loops and their own passes.
 
-Parity of DeepSeek-OCR with a vendor checkout, operator by operator, is
-`scripts/compare_with_vendor.py`.
+`test_reference_vision.py` has the vision sides. Parity of DeepSeek-OCR with a vendor checkout,
+operator by operator, is `scripts/compare_with_vendor.py`.
 """
 
 from __future__ import annotations
 
 import copy
 import importlib
+import itertools
 import json
+import math
 import os
 import random
 import subprocess
 import sys
 from collections import Counter
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from ocr2_pages import GOLDENS, laid_out, loaded, traced, workload_of
-from reference_networks import CLASSES, LATENT, built, normal, page, settings_of
 from sampling import first, named, sampled
-from torch.utils.flop_counter import FlopCounterMode
 from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.deepseek_ocr.reference import modeling_deepseekocr
-from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
-from dsocr_analyze.errors import ConfigError, ModelCodeError
-from dsocr_analyze.model.forward import running
+from dsocr_analyze.architectures.deepseek_ocr.reference import modeling_deepseekv2 as reference
+from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
+    DeepseekV2Config,
+)
+from dsocr_analyze.architectures.deepseek_ocr_2.reference import (
+    modeling_deepseekocr2,
+)
+from dsocr_analyze.architectures.unlimited_ocr.reference import modeling_unlimitedocr
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.loading import building
+from dsocr_analyze.session import DeepSeekOCRSession
+
+CLASSES = {
+    "deepseek-ocr": (
+        modeling_deepseekocr.DeepseekOCRConfig,
+        modeling_deepseekocr.DeepseekOCRForCausalLM,
+    ),
+    "deepseek-ocr-2": (
+        modeling_deepseekocr2.DeepseekOCR2Config,
+        modeling_deepseekocr2.DeepseekOCR2ForCausalLM,
+    ),
+    "unlimited-ocr": (
+        modeling_unlimitedocr.UnlimitedOCRConfig,
+        modeling_unlimitedocr.UnlimitedOCRForCausalLM,
+    ),
+}
+VISION = {
+    "image_size": 128,
+    "width": {
+        "sam_vit_b": {
+            "width": 24, "layers": 2, "heads": 2, "global_attn_indexes": [1],
+            "downsample_channels": [12, 20],
+        },
+        "clip-l-14-224": {
+            "width": 20, "layers": 2, "heads": 2, "image_size": 28, "patch_size": 14,
+        },
+        "qwen2-0-5b": {
+            "dim": 24, "layers": 2, "heads": 6, "key_value_heads": 2, "intermediate_size": 40,
+            "view_sizes": [64, 128],
+        },
+    },
+}  # fmt: skip
+DECODER = {
+    "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 16,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 64, "first_k_dense_replace": 1, "n_routed_experts": 8,
+    "n_shared_experts": 2, "num_experts_per_tok": 3, "topk_method": "greedy", "use_mla": False,
+    "attn_implementation": "eager",
+}  # fmt: skip
+LATENT = {
+    "use_mla": True, "kv_lora_rank": 12, "q_lora_rank": 10, "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4, "v_head_dim": 5,
+}  # fmt: skip
+
+
+def config_of(name="deepseek-ocr", **changes):
+    """A small config of a network."""
+    features = 24 if name == "deepseek-ocr-2" else 40
+    projector = {"projector_type": "linear", "input_dim": features, "n_embed": 32}
+    settings = {**DECODER, "vision_config": VISION, "projector_config": projector, **changes}
+    return CLASSES[name][0](**settings)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def randomised(module):
+    """Every parameter from a seeded uniform distribution, in evaluation mode."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.uniform_(-0.3, 0.3, generator=generator)
+    return module.eval()
+
+
+def built(name, device="cpu", model_class=None, **changes):
+    """A network, or another class, of a small config; on the CPU with weights."""
+    with building(torch.device(device), torch.float32):
+        model = (model_class or CLASSES[name][1])(config_of(name, **changes))
+    return randomised(model) if device == "cpu" else model
+
+
+def decoder(model_class=reference.DeepseekV2ForCausalLM, **changes):
+    """The decoder of DeepSeek-OCR alone."""
+    return built("deepseek-ocr", model_class=model_class, **changes)
+
+
+def page(name, *, tiles, seed=0):
+    """Views of 128 pixels, 2 x 2 tokens each: so many tiles in a row, and the whole page.
+
+    Rows of tokens end in a newline, but in DeepSeek-OCR-2; a separator follows the page.
+    """
+    newline = name != "deepseek-ocr-2"
+    mask = torch.zeros(1, 20, dtype=torch.bool)
+    mask[:, 1 : 1 + (2 * (2 * tiles + newline) if tiles else 0) + 2 * (2 + newline) + 1] = True
+    views = normal(tiles, 3, 128, 128, seed=seed) if tiles else torch.zeros(1, 3, 64, 64)
+    return {
+        "images": [(views, normal(1, 3, 128, 128, seed=seed + 1))],
+        "images_seq_mask": mask,
+        "images_spatial_crop": [[max(tiles, 1), 1]],
+    }
+
 
 META = torch.device("meta")
 CHECKPOINT = Path(__file__).parent / "data" / "checkpoint_tensors.json"
 ROOT = Path(__file__).parent.parent
 OCR, OCR2, UNLIMITED = ARCHITECTURES
-CLOSE = {"atol": 1e-4, "rtol": 1e-4}
+CLOSE, CLOSER = ({"atol": tolerance, "rtol": 1e-4} for tolerance in (1e-4, 1e-5))
 
 # -------------------------------------------------------------------------------- published facts
 
@@ -109,7 +207,8 @@ POSITIONS = {"model.vision_model.embeddings.position_ids"}
 def test_parameters_modules_and_buffers_are_the_published_ones(
     name, parts, total, tensors, modules, saved_buffers, buffers
 ):
-    module = loaded(ARCHITECTURES[name].reference).module
+    directory = ModelDirectory.read(ARCHITECTURES[name].reference)
+    module = DeepSeekOCRSession.from_directory(directory).model
     parameters = dict(module.named_parameters())
     assert {n: list(p.shape) for n, p in parameters.items()} == published_tensors(name)
     assert set(module.state_dict()) - set(parameters) == saved_buffers
@@ -293,136 +392,21 @@ def test_pages_of_one_prompt_are_looked_at_one_by_one(seen):
     assert torch.equal(rows[:, -1], model.view_seperator.expand(3, -1))
 
 
-# ------------------------------------------------------------------------- DeepSeek-OCR-2's counts
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("flash", "decoder"), [(False, "softmax"), (True, "flash_attention")], ids=["eager", "flash"]
-)
-def test_attention_is_sdpa_in_the_encoder_whatever_the_decoders_is(flash, decoder):
-    model = loaded(ARCHITECTURES[OCR2].reference, flash=flash)
-    traces = traced(model, workload_of(GOLDENS[4]))
-    found = Counter(
-        (kernel.path.split(".")[1], kernel.operator)
-        for kernel in traces.prefill.kernels
-        if kernel.operator in ("scaled_dot_product_attention", "flash_attention", "softmax")
-        and "gate" not in kernel.path
-    )
-    assert found == {
-        ("sam_model", "scaled_dot_product_attention"): 12,
-        ("qwen2_model", "scaled_dot_product_attention"): 24,
-        ("layers", decoder): 12,
-    }
-
-
-@pytest.mark.exhaustive
-def test_the_mask_is_so_many_writes_for_every_view():
-    """1 + 2 n a view: a block of image tokens, then two parts of a row for every query."""
-    workload = laid_out(grid=(1, 2), base_size=1024, image_size=768)
-    kernels = [
-        kernel
-        for kernel in traced(loaded(ARCHITECTURES[OCR2].reference), workload).prefill.kernels
-        if kernel.operator == "index_put" and kernel.path.startswith("model.qwen2_model")
-    ]
-    tiles, whole = 144, 256
-    assert len(kernels) == 2 * (1 + 2 * tiles) + (1 + 2 * whole)
-    # Image tokens see one another; query i sees them and i + 1 queries.
-    written = sum(2 * n * n + n * (n + 1) // 2 for n in (tiles, tiles, whole))
-    assert sum(kernel.work.bytes_written for kernel in kernels) == 2 * written
-    # A position is 8 bytes: rows and columns of the block, then the columns of each part.
-    positions = sum(2 * n + n * n + n * (n + 1) // 2 for n in (tiles, tiles, whole))
-    assert sum(kernel.work.bytes_read for kernel in kernels) == 8 * positions + 2 * len(kernels)
-
-
-@pytest.mark.exhaustive
-def test_the_outside_witness_counts_what_was_recorded_of_deepseek_ocr_2():
-    model, golden = loaded(ARCHITECTURES[OCR2].reference), GOLDENS[4]
-    with running(META), FlopCounterMode(display=False) as counter:
-        model.module(**ARCHITECTURES[OCR2].prefill_inputs(META, model.dtype, workload_of(golden)))
-    assert counter.get_total_flops() == golden["matrix_flops"]["total"]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("size", "tokens", "fits"),
-    [(719, 121, False), (720, 144, True), (783, 144, True), (784, 169, False),
-     (975, 225, False), (976, 256, True), (1039, 256, True), (1040, 289, False), (640, 100, False)],
-)  # fmt: skip
-def test_a_view_needs_queries_for_as_many_tokens_as_it_gives(size, tokens, fits):
-    assert deepencoderv2.queries_of(size) == tokens
-    vision = settings_of(OCR2)["vision_config"]
-    encoder = {**vision["width"]["qwen2-0-5b"], "view_sizes": [768, 1024]}
-    vision = {**vision, "width": {**vision["width"], "qwen2-0-5b": encoder}}
-    model = loaded(ARCHITECTURES[OCR2].reference, **settings_of(OCR2, vision_config=vision))
-    workload = laid_out(crop_mode=False, image_size=size)
-    refused = rf"{tokens} image tokens.*144 \(query_768\), 256"
-    with nullcontext() if fits else pytest.raises(ModelCodeError, match=refused):
-        traced(model, workload)
-
-
 # ----------------------------------------------------------------------------------------- config
 
-ABSENT = object()
-SAM, CLIP, ENCODER = (
-    f"vision_config.width.{part}" for part in ("sam_vit_b", "clip-l-14-224", "qwen2-0-5b")
-)
-
-
-def changed(settings, path, value):
-    """A config with one key changed, or left out."""
-    section = settings = copy.deepcopy(settings)
-    *sections, key = path.split(".")
-    for part in sections:
-        section = section[part]
-    section[key] = value
-    if value is ABSENT:
-        del section[key]
-    return settings
-
-
-REFUSED = [
-    *((OCR, key, ABSENT) for key in (
-        "vision_config", "projector_config", "vision_config.image_size", "vision_config.width", SAM,
-        f"{SAM}.layers", f"{SAM}.downsample_channels", CLIP, f"{CLIP}.heads",
-        "projector_config.projector_type", "projector_config.input_dim",
-        "projector_config.n_embed")),
-    *((OCR2, key, ABSENT) for key in ("vision_config", ENCODER, f"{ENCODER}.dim")),
-    (OCR, "projector_config.n_embed", 16),
-    (OCR, "projector_config.input_dim", 30),
-    (OCR, "projector_config.projector_type", "conv"),
-    (OCR, "projector_config.projector_type", "low_high_split_mlp_gelu"),
-    (OCR, f"{SAM}.downsample_channels", [12, 16]),
-    (OCR, "topk_method", "random"),
-    (OCR, "scoring_func", "tanh"),
-    (OCR, "hidden_act", "sine"),
-    (OCR2, f"{ENCODER}.heads", 5),
-    (OCR2, f"{ENCODER}.heads", 128),
-    (OCR2, f"{ENCODER}.view_sizes", [100, 128]),
-    (OCR2, "projector_config.input_dim", 48),
-    (OCR2, "projector_config.n_embed", 30),
-    (OCR2, f"{SAM}.downsample_channels", [12, 20, 24]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [OCR, OCR2])
-def test_what_is_missing_or_does_not_fit_is_named_before_a_network_is_built(name):
-    dimensions = ARCHITECTURES[name].forms.dimensions
-    published = json.loads((ARCHITECTURES[name].reference / "config.json").read_text())
-    assert dimensions(published)
-    for path, value in ((path, value) for which, path, value in REFUSED if which == name):
-        with pytest.raises(ConfigError, match=path.rpartition(".")[2]):
-            dimensions(changed(published, path, value))
-
 
 @pytest.mark.parametrize(
-    ("path", "value"),
-    [("projector_config.projector_type", "conv"), ("topk_method", "random"),
-     ("scoring_func", "tanh"), ("hidden_act", "sine")],
+    "changes",
+    [
+        {"projector_config": {"projector_type": "conv", "input_dim": 40, "n_embed": 32}},
+        *({key: value} for key, value in (
+            ("topk_method", "conv"), ("scoring_func", "conv"), ("hidden_act", "conv"))),
+    ],
+    ids=str,
 )  # fmt: skip
-def test_a_network_takes_no_unknown_name_for_another(path, value):
-    with pytest.raises(ValueError, match=f"{value}'.*known: "):
-        built(OCR, "meta", **changed(settings_of(OCR), path, value))
+def test_a_network_takes_no_unknown_name_for_another(changes):
+    with pytest.raises(ValueError, match=r"conv'.*known: "):
+        built(OCR, "meta", **changes)
 
 
 @sampled("seed", range(6), first(2))
@@ -432,9 +416,9 @@ def test_another_encoder_of_deepseek_ocr_2_has_its_tensors(seed):
     width, layers, mlp = 4 * heads, draw.randint(0, 3), draw.randint(8, 40)
     encoder = {"dim": width, "layers": layers, "heads": heads, "key_value_heads": shared,
                "intermediate_size": mlp, "view_sizes": [128]}  # fmt: skip
-    settings = changed(settings_of(OCR2), ENCODER, encoder)
-    settings["projector_config"]["input_dim"] = width
-    module = built(OCR2, "meta", **settings)
+    vision = {**VISION, "width": {**VISION["width"], "qwen2-0-5b": encoder}}
+    projector = {"projector_type": "linear", "input_dim": width, "n_embed": 32}
+    module = built(OCR2, "meta", vision_config=vision, projector_config=projector)
     found = {name: list(p.shape) for name, p in module.named_parameters() if "qwen2" in name}
     expected = encoder_tensors(layers, width, mlp, 4 * shared)
     assert found == expected | {"model.qwen2_model.query_128.weight": [4, width]}
@@ -484,3 +468,373 @@ def test_the_streamer_prints_a_line_break_for_the_end_of_the_sequence(capsys):
         streamer.put(torch.tensor([token]))
     streamer.end()
     assert capsys.readouterr().out == "Hello page \n"
+
+
+def test_a_config_is_what_it_is_given_else_as_published_whatever_transformers_makes_of_its_keys():
+    class Relative(type(config_of())):
+        model_type = "relative"
+
+    given = {"hidden_size": 7, "pad_token_id": 3, "rope_scaling": {"type": "linear", "factor": 2.0},
+             "rope_theta": 5e3, "vision_config": {"a": 1}}  # fmt: skip
+    defaults = {"num_key_value_heads": 32, "kv_lora_rank": 512, "eos_token_id": 100001,
+                "use_return_dict": True, "bos_token_id": 100000, "rms_norm_eps": 1e-6,
+                "topk_method": "gready", "use_mla": True}  # fmt: skip
+    for kind in (DeepseekV2Config, type(config_of()), Relative):
+        config = kind(**copy.deepcopy(given), num_key_value_heads=None)
+        assert {key: getattr(config, key) for key in given | defaults} == given | defaults
+    config = DeepseekV2Config(num_key_value_heads=None, num_attention_heads=6)
+    assert (config.rope_theta, config.hidden_size, config.num_key_value_heads) == (1e4, 4096, 6)
+
+
+# ---------------------------------------------------------------------------- rotary embeddings
+
+
+def table(frequencies, length, magnitude=1.0):
+    """Cosines and sines by loops over positions and dimensions; halves repeat."""
+    angles = [[position * each for each in frequencies] * 2 for position in range(length)]
+    return tuple(
+        torch.tensor([[function(angle) * magnitude for angle in row] for row in angles])
+        for function in (math.cos, math.sin)
+    )
+
+
+def frequencies(dim=8, base=10000.0):
+    return [base ** (-2 * i / dim) for i in range(dim // 2)]
+
+
+def blended_frequencies(dim=16, base=10000.0, factor=8.0, original=64):
+    """YaRN's, for waves that turn between 1 and 8 times over the original length."""
+
+    def turning(times):  # the dimension whose wave turns that often
+        return dim / 2 * math.log(original / (times * 2 * math.pi), base)
+
+    first, last = max(math.floor(turning(8)), 0), min(math.ceil(turning(1)), dim - 1)
+    assert 0 < first + 1 < last < dim // 2
+    shares = [min(max((i - first) / (last - first), 0.0), 1.0) for i in range(dim // 2)]
+    pairs = zip(frequencies(dim, base), shares, strict=True)
+    return [each * (1 - share) + each / factor * share for each, share in pairs]
+
+
+YARN = {"scaling_factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 8,
+        "beta_slow": 1, "mscale": 0.9, "mscale_all_dim": 0.4}  # fmt: skip
+DYNAMIC = {"max_position_embeddings": 16, "scaling_factor": 3.0}
+ROTARY = [
+    ("", {"base": 100.0}, 11, frequencies(base=100.0), 1.0),
+    ("LinearScaling", {"scaling_factor": 4.0}, 13, [each / 4 for each in frequencies()], 1.0),
+    ("DynamicNTKScaling", DYNAMIC, 10, frequencies(), 1.0),
+    ("DynamicNTKScaling", DYNAMIC, 16, frequencies(), 1.0),
+    # beyond the trained length, the base is 3 x 40 / 16 - 2 = 5.5 to the power of 8 / 6 higher
+    ("DynamicNTKScaling", DYNAMIC, 40, frequencies(base=10000 * 5.5 ** (8 / 6)), 1.0),
+    ("Yarn", YARN, 30, blended_frequencies(),
+     (0.09 * math.log(8) + 1) / (0.04 * math.log(8) + 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "options", "length", "expected", "magnitude"), ROTARY)
+def test_rotary_tables_are_position_times_frequency(kind, options, length, expected, magnitude):
+    rotary = getattr(reference, f"DeepseekV2{kind}RotaryEmbedding")(2 * len(expected), **options)
+    rotary(torch.zeros(1), seq_len=3)  # a longer table replaces it, and a shorter one is a part
+    for asked in (length, 5):
+        found = rotary(torch.zeros(1), seq_len=asked)
+        torch.testing.assert_close(found, table(expected, asked, magnitude), atol=2e-5, rtol=0)
+    with pytest.raises(ValueError, match="seq_len is None"):
+        rotary(torch.zeros(1))
+
+
+@pytest.mark.parametrize(("scaling", "divisor"), [(None, 1), ({"type": "linear", "factor": 2}, 2)])
+def test_plain_attention_rotates_by_the_position_ids_it_is_given(scaling, divisor):
+    rotary = reference.LlamaRotaryEmbedding(config_of(rope_scaling=scaling))
+    places = [0, 7, 3]
+    found = rotary(torch.zeros(1), torch.tensor([places]))
+    cos, sin = table([each / divisor for each in frequencies()], 8)
+    torch.testing.assert_close(found, (cos[None, places], sin[None, places]), atol=2e-5, rtol=0)
+
+
+# -------------------------------------------------------------------------------------- attention
+
+
+def causal(length):
+    return torch.full((length, length), -1e30).triu(1)[None, None]
+
+
+@pytest.fixture
+def latent():
+    return randomised(reference.DeepseekV2Attention(config_of(**LATENT), 0))
+
+
+def test_latent_attention_equals_the_same_attention_with_keys_and_values_projected_up(latent):
+    x = normal(2, 9, 32)
+    out, weights, _ = latent(x, causal(9), output_attentions=True)
+
+    heads, nope, rope, value_size, rank = 4, 6, 4, 5, 12
+    query = latent.q_b_proj(latent.q_a_layernorm(latent.q_a_proj(x)))
+    query = query.view(2, 9, heads, nope + rope).transpose(1, 2)
+    joint = latent.kv_a_proj_with_mqa(x)
+    up = latent.kv_b_proj(latent.kv_a_layernorm(joint[..., :rank]))
+    up = up.view(2, 9, heads, nope + value_size).transpose(1, 2)
+    cos, sin = table(frequencies(rope), 9)
+
+    def rotated(pairs):  # complex multiplication, a pair of neighbours at a time
+        even, odd = pairs[..., 0::2], pairs[..., 1::2]
+        c, s = cos[:, : rope // 2], sin[:, : rope // 2]
+        return torch.cat([even * c - odd * s, odd * c + even * s], dim=-1)
+
+    scores = query[..., :nope] @ up[..., :nope].mT
+    scores = scores + rotated(query[..., nope:]) @ rotated(joint[:, None, :, rank:]).mT
+    expected_weights = (scores / math.sqrt(nope + rope) + causal(9)).softmax(-1)
+    mixed = (expected_weights @ up[..., nope:]).transpose(1, 2).reshape(2, 9, -1)
+    torch.testing.assert_close((out, weights), (latent.o_proj(mixed), expected_weights), **CLOSER)
+    scaling = {"type": "yarn", "factor": 4.0, "mscale_all_dim": 0.5}
+    scaled = reference.DeepseekV2Attention(config_of(**LATENT, rope_scaling=scaling), 0)
+    assert scaled.softmax_scale == pytest.approx(10**-0.5 * (0.05 * math.log(4.0) + 1) ** 2)
+    assert scaled.rotary_emb.mscale_all_dim == 0.5
+
+
+def test_latent_attention_caches_latent_and_rotary_key_and_goes_on_after_its_cache(latent):
+    calls = []
+    latent.kv_b_proj.register_forward_hook(lambda *_: calls.append(1))
+    x, mask, cache = normal(2, 7, 32), causal(7), reference.KeyValueCache()
+    parts = [latent(x[:, first:end], mask[:, :, first:end, :end], past_key_value=cache)[0]
+             for first, end in ((0, 4), (4, 7))]  # fmt: skip
+    whole, *_ = latent(x, mask, torch.arange(7)[None])
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, **CLOSER)
+    assert [part.shape for part in cache[0]] == [(2, 1, 7, 4), (2, 1, 7, 12)]
+    assert calls == []
+
+
+def test_plain_attention_equals_fused_attention_on_rotated_heads():
+    attention = randomised(reference.LlamaAttention(config_of()))
+    x = normal(2, 9, 32)
+    found = attention(x, causal(9))
+    cos, sin = table(frequencies(), 9)
+
+    def heads_of(projection, count):
+        return projection(x).view(2, 9, count, 8).transpose(1, 2)
+
+    def rotated(heads):
+        return heads * cos + torch.cat([-heads[..., 4:], heads[..., :4]], dim=-1) * sin
+
+    query = rotated(heads_of(attention.q_proj, 4))
+    key = rotated(heads_of(attention.k_proj, 2)).repeat_interleave(2, dim=1)
+    value = heads_of(attention.v_proj, 2).repeat_interleave(2, dim=1)
+    fused = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    expected = attention.o_proj(fused.transpose(1, 2).reshape(2, 9, 32))
+    torch.testing.assert_close(found[0], expected, **CLOSER)
+    assert found[1:] == (None, None)
+    with pytest.raises(ValueError, match="layer_idx is None"):
+        attention(x, causal(9), past_key_value=reference.KeyValueCache())
+
+
+def flash_stand_in(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False):
+    assert (causal, dropout_p) == (True, 0.0)
+    mask = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1])
+    q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+    groups = q.shape[1] // k.shape[1]
+    k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=softmax_scale)
+    return out.transpose(1, 2)
+
+
+def varlen_stand_in(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options
+):  # fmt: skip
+    queries, keys = cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist()
+    assert (max(queries), max(keys)) == (max_seqlen_q, max_seqlen_k)
+    rows = zip(q.split(queries), k.split(keys), v.split(keys), strict=True)
+    return torch.cat([flash_stand_in(*(part[None] for part in row), **options)[0] for row in rows])
+
+
+@pytest.fixture
+def flash(monkeypatch):
+    monkeypatch.setattr(reference, "flash_attn_func", flash_stand_in)
+    monkeypatch.setattr(reference, "flash_attn_varlen_func", varlen_stand_in)
+
+
+@pytest.mark.parametrize("changes", [{}, LATENT], ids=["mha", "mla"])
+@torch.no_grad()
+def test_flash_attention_gives_the_logits_of_eager_attention(changes, flash):
+    """Of a prompt, of tokens behind it, and of a prompt with padding, which is left out."""
+    ids, mask = torch.arange(20).view(2, 10), torch.ones(2, 8, dtype=torch.long)
+    mask[0, :3] = 0
+    logits = []
+    for implementation in ("eager", "flash_attention_2"):
+        model = decoder(**changes, attn_implementation=implementation)
+        first = model(ids[:, :8], use_cache=True)
+        steps = model(ids[:, 8:], past_key_values=first.past_key_values)
+        padded = model(ids[:, :8], attention_mask=mask).logits[mask.bool()]
+        logits.append((first.logits, steps.logits, padded))
+    torch.testing.assert_close(*logits, **CLOSE)
+
+
+@torch.no_grad()
+def test_flash_attention_keeps_packed_sequences_apart_and_needs_its_kernels(flash, monkeypatch):
+    model = decoder(attn_implementation="flash_attention_2")
+    ids, positions = torch.arange(9)[None], torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
+    packed = model(ids, position_ids=positions).logits
+    apart = [model(part).logits for part in (ids[:, :4], ids[:, 4:])]
+    torch.testing.assert_close(packed, torch.cat(apart, dim=1), **CLOSE)
+    monkeypatch.setattr(reference, "flash_attn_func", None)
+    with pytest.raises(ImportError, match="flash-attn"):
+        model(ids)
+
+
+# ---------------------------------------------------------------------------------------- the MoE
+
+
+def test_mixture_equals_every_expert_on_every_token_weighted_by_the_router():
+    """In evaluation as in training, where the balance loss reaches the router besides."""
+    moe = randomised(reference.DeepseekV2MoE(config_of(aux_loss_alpha=0.5)))
+    x = normal(2, 7, 32)
+    with torch.no_grad():
+        probabilities = (x @ moe.gate.weight.T).softmax(-1)
+        expected = moe.shared_experts(x)
+        for b, t in itertools.product(range(2), range(7)):
+            for e in probabilities[b, t].topk(3).indices.tolist():
+                expected[b, t] += probabilities[b, t, e] * moe.experts[e](x[b, t])
+        torch.testing.assert_close(moe(x), expected, **CLOSER)
+    y = moe.train()(x)
+    torch.testing.assert_close(y, expected, **CLOSER)
+    (y * 0).sum().backward()
+    assert moe.gate.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("seq_aux", [True, False])
+def test_balance_loss_is_alpha_times_share_times_mean_score(seq_aux):
+    gate = randomised(reference.MoEGate(config_of(aux_loss_alpha=0.5, seq_aux=seq_aux))).train()
+    x, rows = normal(2, 5, 32), 2 if seq_aux else 1
+    experts, _, loss = gate(x)
+    scores = (x @ gate.weight.T).softmax(-1).view(rows, -1, 8)
+    chosen = [(experts.view(rows, -1) == e).float().mean(1) * 8 for e in range(8)]
+    expected = sum(0.5 * share * scores[:, :, e].mean(1) for e, share in enumerate(chosen)).mean()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def ranked_by_loops(scores, corrections, method):
+    """Scores by which a token's experts are chosen: 4 groups of 2, of which 2 are kept."""
+    if method in ("greedy", "gready"):  # as the published config spells it
+        return scores
+    if method == "noaux_tc":
+        scores = [score + more for score, more in zip(scores, corrections, strict=True)]
+    groups = [scores[2 * g : 2 * g + 2] for g in range(4)]
+    worth = [sum(group) if method == "noaux_tc" else max(group) for group in groups]
+    best = sorted(range(4), key=lambda g: -worth[g])[:2]
+    return [score if e // 2 in best else 0.0 for e, score in enumerate(scores)]
+
+
+@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("method", ["greedy", "gready", "group_limited_greedy", "noaux_tc"])
+@pytest.mark.parametrize("normed", [False, True])
+def test_gate_picks_experts_as_a_loop_does(scoring, method, normed):
+    config = config_of(scoring_func=scoring, topk_method=method, norm_topk_prob=normed,
+                       routed_scaling_factor=2.5, n_group=4, topk_group=2)  # fmt: skip
+    gate = randomised(reference.MoEGate(config))
+    x = normal(1, 11, 32)
+    logits = (x[0] @ gate.weight.T).detach()
+    scores = logits.softmax(-1) if scoring == "softmax" else logits.sigmoid()
+    corrections = gate.e_score_correction_bias.tolist() if method == "noaux_tc" else None
+    experts, weights, _ = gate(x)
+    for token, *found in zip(scores.tolist(), experts.tolist(), weights.tolist(), strict=True):
+        ranked = ranked_by_loops(token, corrections, method)
+        picks = sorted(range(8), key=lambda e: -ranked[e])[:3]
+        total = sum(token[e] for e in picks) if normed else 1.0
+        expected = {e: token[e] / total * 2.5 for e in picks}
+        assert dict(zip(*found, strict=True)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_auxiliary_loss_leaves_its_input_alone_and_gets_a_gradient_of_one():
+    x, loss = normal(3, 2).requires_grad_(), torch.tensor(5.0, requires_grad=True)
+    y = reference.AddAuxiliaryLoss.apply(x, loss)
+    (y * 3.0).sum().backward()
+    assert torch.equal(y, x)
+    assert torch.equal(x.grad, torch.full((3, 2), 3.0))
+    assert loss.grad.item() == 1.0
+    reference.AddAuxiliaryLoss.apply(x, loss.detach()).sum().backward()  # nor needs one
+    with pytest.raises(ValueError, match="one element, not 2"):
+        reference.AddAuxiliaryLoss.apply(normal(3), torch.zeros(2))
+
+
+def test_rms_norm_divides_by_the_root_of_the_mean_square():
+    norm = randomised(reference.DeepseekV2RMSNorm(6, eps=0.5))
+    x = normal(4, 6)
+    expected = norm.weight * x / (x.square().mean(-1, keepdim=True) + 0.5).sqrt()
+    torch.testing.assert_close(norm(x), expected)
+    assert norm.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
+
+
+# ------------------------------------------------------------------------------- the whole decoder
+
+
+@torch.no_grad()
+def test_states_weights_and_caches_come_back_when_asked_for():
+    """A cache object extended in place, and pairs as pairs."""
+    model, ids = decoder(), torch.arange(6)[None]
+    output = model(ids, output_hidden_states=True, output_attentions=True, use_cache=True)
+    key, value = output.past_key_values[0]
+    cache = reference.KeyValueCache(output.past_key_values)
+    assert model(ids[:, :1], past_key_values=cache).past_key_values is cache
+    hidden, weights, present = model.model.layers[0](
+        output.hidden_states[0], past_key_value=cache, output_attentions=True, use_cache=True
+    )
+    assert len(model.model.layers[0](hidden)) == 1
+    assert [tuple(state.shape) for state in output.hidden_states] == [(1, 6, 32)] * 4
+    assert [tuple(weights.shape) for weights in output.attentions] == [(1, 4, 6, 6)] * 3
+    assert (key.shape, cache.get_seq_length()) == ((1, 2, 6, 8), 13)
+    assert (hidden.shape, weights.shape, present) == ((1, 6, 32), (1, 4, 6, 13), cache)
+    assert reference.KeyValueCache().update(key, value, 0)[0] is key  # the first uncopied
+    assert not isinstance(cache, list | tuple)  # `tree` would show the shapes of all it holds
+    with pytest.raises(IndexError, match="layer 4 came before layer 3"):
+        cache.update(key, value, 4)
+
+
+@torch.no_grad()
+def test_padding_on_the_left_changes_nothing_for_the_tokens_after_it():
+    model, ids = decoder(), torch.arange(5)[None]
+    mask, positions = torch.tensor([[0, 0, 1, 1, 1, 1, 1]]), torch.arange(-2, 5).clamp(0)[None]
+    alone = model(ids).logits
+    padded = model(F.pad(ids, (2, 0)), attention_mask=mask, position_ids=positions).logits
+    torch.testing.assert_close(padded[:, 2:], alone, **CLOSE)
+
+
+def test_the_loss_is_that_of_predicting_the_next_token():
+    model, ids, labels = decoder(), torch.arange(6)[None], torch.tensor([[9, 3, -100, 7, 5, 1]])
+    output = model(ids, labels=labels)
+    log_probabilities = output.logits[0].log_softmax(-1)
+    expected = -sum(log_probabilities[t, labels[0, t + 1]] for t in (0, 2, 3, 4)) / 4
+    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert len(model(ids, labels=labels, return_dict=False, use_cache=False)) == 2
+
+
+def classifier(**changes):
+    return decoder(reference.DeepseekV2ForSequenceClassification, **changes)
+
+
+def test_classification_reads_the_last_token_before_the_padding():
+    ids = torch.tensor([[1, 2, 3, 39, 39], [4, 5, 6, 7, 8]])
+    model = classifier(num_labels=3, pad_token_id=39)
+    with torch.no_grad():
+        states = [model.model(part).last_hidden_state[0, -1] for part in (ids[:1, :3], ids[1:])]
+        torch.testing.assert_close(model(ids).logits, model.score(torch.stack(states)), **CLOSE)
+    with pytest.raises(ValueError, match="pad_token_id"):
+        classifier(num_labels=3)(ids)
+
+
+BINARY_SIGNS = torch.tensor([[1, -1], [1, 1]])
+LOSSES = [
+    (3, [2, 0], F.cross_entropy),
+    (1, [0.5, 1.0], lambda logits, labels: ((logits[:, 0] - labels) ** 2).mean()),
+    (2, [[1.0, 0.0], [1.0, 1.0]],
+     lambda logits, _: -((logits * BINARY_SIGNS).sigmoid().log()).mean()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("classes", "labels", "loss"), LOSSES)
+def test_the_classification_loss_follows_the_labels(classes, labels, loss):
+    ids, labels = torch.arange(8).view(2, 4), torch.tensor(labels)
+    output = classifier(num_labels=classes, pad_token_id=39)(ids, labels=labels)
+    torch.testing.assert_close(output.loss, loss(output.logits, labels))
+
+
+def test_without_experts_the_decoder_asks_no_values_of_meta_tensors():
+    model = built("deepseek-ocr", "meta", n_routed_experts=None).eval()
+    output = model(torch.zeros(1, 9, dtype=torch.long, device="meta"))
+    assert output.logits.shape == (1, 9, 40)

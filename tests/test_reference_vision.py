@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from reference_networks import VISION, normal, randomised
 from sampling import named, sampled
+from test_reference_networks import VISION, normal, randomised
 from torch import nn
 from transformers import Qwen2Config
 from transformers.models.qwen2 import modeling_qwen2
