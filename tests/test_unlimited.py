@@ -1,0 +1,666 @@
+"""Unlimited-OCR's window of generated tokens: masks, integers worked out by hand, the vendor's.
+
+`pytest -m vendor` runs the last part, on the files of DSOCR_VENDOR_DIR_UNLIMITED, which stay
+untouched. `test_reference_networks.py` has what it shares with the other networks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from alive_tensors import Alive
+from sampling import every, sampled
+from test_golden import flops_by_stage, repeats_of
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import DynamicCache
+from vendor_checkout import VENDOR_UNLIMITED, assert_same_passes, digests, needs_vendor_unlimited
+
+from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures.architecture import CacheStep, lengthened
+from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import KeyValueCache
+from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
+from dsocr_analyze.architectures.unlimited_ocr.reference import (
+    modeling_deepseekv2,
+    modeling_unlimitedocr,
+)
+from dsocr_analyze.errors import ConfigError, ModelCodeError
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.forward import running
+from dsocr_analyze.model.loading import building, import_file, importable, load_model
+from dsocr_analyze.trace.passes import trace_passes
+from dsocr_analyze.trace.summary import ledger_of
+from dsocr_analyze.workload import PageWorkload, ViewBatch
+
+META, CPU = torch.device("meta"), torch.device("cpu")
+REFERENCE = UNLIMITED_OCR.reference
+GOLDENS = json.loads((Path(__file__).parent / "data" / "unlimited_decode_steps.json").read_text())
+WINDOW = 4
+CLOSE = {"atol": 1e-4, "rtol": 1e-4}
+
+
+IN_VENDOR = [pytest.mark.vendor, needs_vendor_unlimited]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _untouched():
+    before = digests(VENDOR_UNLIMITED)
+    yield
+    assert digests(VENDOR_UNLIMITED) == before
+
+
+# ----------------------------------------------------------------------------------- whole models
+
+
+def load(path, sliding_window, **options):
+    """A whole model; `config` replaces keys of the directory's."""
+    directory = ModelDirectory.read(path)
+    config = {**directory.config, **options.pop("config", {})}
+    return load_model(
+        dataclasses.replace(directory, config=config),
+        **{"device": META, "dtype": torch.bfloat16, **options},
+        sliding_window=sliding_window,
+        trust_remote_code=True,
+    )
+
+
+def traced(model, workload, **options):
+    return trace_passes(model, workload, UNLIMITED_OCR, **options)
+
+
+def workload(views, visual_tokens, text_tokens, *, base_size, grid=(1, 1), batch_size=1):
+    """A page as the model is called with it; only its views and lengths matter here."""
+    return PageWorkload(
+        page=(1000, 1000),
+        base_size=base_size,
+        image_size=views[0].resolution,
+        crop_mode=len(views) == 2,
+        grid=grid,
+        views=views,
+        visual_tokens=visual_tokens,
+        text_tokens=text_tokens,
+        batch_size=batch_size,
+        max_new_tokens=1,
+    )
+
+
+# ---------------------------------------------------------------------------------- decoders alone
+
+VISION = {
+    "image_size": 64,
+    "width": {
+        "sam_vit_b": {
+            "layers": 1, "width": 8, "heads": 1, "global_attn_indexes": [],
+            "downsample_channels": [8, 8],
+        },
+        "clip-l-14-224": {
+            "layers": 1, "width": 8, "heads": 1, "image_size": 28, "patch_size": 14,
+        },
+    },
+}  # fmt: skip
+SMALL = {
+    "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 16,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2,
+    "topk_method": "greedy", "first_k_dense_replace": 1, "vocab_size": 50,
+    "max_position_embeddings": 256, "use_mla": False, "attn_implementation": "eager",
+    "projector_config": {"projector_type": "linear", "input_dim": 16, "n_embed": 32},
+    "vision_config": VISION,
+}  # fmt: skip
+DENSE = {"n_routed_experts": None}
+"""No router, whose choice a rounding may turn over where the order of sums differs."""
+
+
+@cache
+def vendor_classes():
+    directory = ModelDirectory.read(VENDOR_UNLIMITED)
+    with importable(directory) as package:
+        modeling = import_file(directory, package, "modeling_deepseekv2.py")
+        configuration = import_file(directory, package, "configuration_deepseek_v2.py")
+    return modeling.DeepseekV2ForCausalLM, configuration.DeepseekV2Config
+
+
+OWN_CLASSES = (
+    modeling_unlimitedocr.UnlimitedOCRForCausalLM,
+    modeling_unlimitedocr.UnlimitedOCRConfig,
+)
+
+
+def decoder(dtype=torch.float32, *, vendor=False, device=CPU, **config):
+    """A decoder of small dimensions, its weights drawn by name: vendor and reference have the same.
+
+    The vendor's comes without the vision side, which is large whatever the config says.
+    """
+    build, read = vendor_classes() if vendor else OWN_CLASSES
+    with building(device, dtype):
+        model = build(read(**SMALL | config))
+    return (model if device is META else drawn(model)).eval()
+
+
+def drawn(model):
+    """Draws weights by their names, large enough for attention to look at some keys only."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            generator = torch.Generator().manual_seed(sum(name.encode()) * len(name))
+            spread = 1.0 if "embed" in name else 2 * parameter.shape[-1] ** -0.5
+            parameter.normal_(1.0 if "norm" in name else 0.0, spread, generator=generator)
+    return model
+
+
+def tokens_of(batch, length, seed=0):
+    return torch.randint(50, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+class Generation:
+    """A prompt, then one token after the other: real calls that share a cache.
+
+    Args:
+        model: Any decoder.
+        tokens: `[B, prompt + steps]`, what the generated tokens turn out to be among them.
+        bounds: The places before and after the tokens of each pass, or the length of the prompt.
+        window: As `infer()` sets it; None leaves it off.
+        cache: What the first pass is called with.
+
+    Attributes:
+        logits: `[B, prompt + steps, V]`.
+        lengths: Tokens in the cache after each pass.
+        cache: What the last pass left.
+    """
+
+    def __init__(self, model, tokens, bounds, window, cache=None):
+        model.config._ring_window = window
+        self.cache, self.lengths = DynamicCache() if cache is None else cache, []
+        if isinstance(bounds, int):
+            bounds = [0, *range(bounds, tokens.shape[1] + 1)]
+        passes = [self._run(model, tokens, *each) for each in itertools.pairwise(bounds)]
+        self.logits = torch.cat(passes, dim=1)
+
+    def _run(self, model, tokens, start, end):
+        mask = torch.ones(len(tokens), end, dtype=torch.long)
+        with running(tokens.device, has_weights=True):
+            output = model(
+                input_ids=tokens[:, start:end],
+                # The window's mask is of one token: several after the prompt come without any.
+                attention_mask=mask if start == 0 or end == start + 1 else None,
+                position_ids=torch.arange(start, end).expand(len(tokens), -1),
+                past_key_values=self.cache,
+                use_cache=True,
+            )
+        assert output.past_key_values is self.cache
+        self.lengths.append(self.cache.get_seq_length())
+        return output.logits
+
+
+# -------------------------------------------------------------------------------------- the window
+
+
+@pytest.mark.parametrize(
+    ("number", "window", "cached", "keys", "slot"),
+    [
+        (1, None, 10, 11, None),
+        (9, None, 18, 19, None),
+        (1, 4, 10, 11, None),
+        (4, 4, 13, 14, None),
+        (5, 4, 14, 14, 0),
+        (8, 4, 14, 14, 3),
+        (9, 4, 14, 14, 0),
+        (1, 1, 10, 11, None),
+        (2, 1, 11, 11, 0),
+        (20_000, 128, 138, 138, 31),  # 19,999 = 156 x 128 + 31
+    ],
+)
+def test_a_decode_step_knows_what_it_finds_and_what_it_overwrites(
+    number, window, cached, keys, slot
+):
+    step = CacheStep(10, number, window)
+    assert (step.cached_tokens, step.keys, step.slot) == (cached, keys, slot)
+    assert step.position == 9 + number
+
+
+@torch.no_grad()
+def recomputed(model, tokens, prompt, window):
+    """Logits of one pass over all tokens, without a cache, under the mask of the window.
+
+    A query may look at all of the prompt before it, and at the last W generated tokens.
+    """
+    batch, length = tokens.shape
+    query, key = torch.arange(length)[:, None], torch.arange(length)
+    mask = (key <= query) & ((key < prompt) | (query - key < (window or length)))
+    model.config._ring_window = None
+    mask = mask.long().expand(batch, 1, -1, -1)
+    return model(tokens, attention_mask=mask, use_cache=False).logits
+
+
+@sampled("seed", range(8), every(3))
+def test_the_window_is_the_mask_of_the_prompt_and_the_last_generated_tokens(seed):
+    draw = random.Random(seed)
+    window, prompt = draw.choice([1, 2, 4, 5]), draw.choice([1, 2, 5, 9])
+    model = decoder(num_key_value_heads=draw.choice([1, 2, 4]), **DENSE)
+    tokens = tokens_of(draw.randint(1, 3), prompt + 4 * window + 3, seed)
+    generation = Generation(model, tokens, prompt, window)
+    got, unbounded = generation.logits, recomputed(model, tokens, prompt, None)
+    torch.testing.assert_close(got, recomputed(model, tokens, prompt, window), **CLOSE)
+    first = prompt + window  # step W + 1 is the first that no longer sees a generated token
+    torch.testing.assert_close(got[:, :first], unbounded[:, :first], **CLOSE)
+    assert ((got - unbounded)[:, first:].abs().amax(-1) > 1e-3).all()
+    assert generation.lengths == [prompt + min(step, window) for step in range(4 * window + 4)]
+
+
+def test_without_a_window_every_token_stays():
+    model, tokens = decoder(**DENSE), tokens_of(2, 12)
+    generation = Generation(model, tokens, 5, None)
+    torch.testing.assert_close(generation.logits, recomputed(model, tokens, 5, None), **CLOSE)
+    assert generation.lengths == list(range(5, 13))
+    assert not hasattr(generation.cache, "_prefill_length")
+
+
+@torch.no_grad()
+def steps_over(model, tokens, cache, positions):
+    """Logits of the last of several steps that share a cache."""
+    for position in positions:
+        step, place = tokens[:, position : position + 1], torch.tensor([[position]])
+        logits = model(step, position_ids=place, past_key_values=cache).logits
+    return logits
+
+
+def test_a_full_ring_is_written_in_place_at_the_oldest_slot():
+    model, tokens, cache = decoder(), tokens_of(1, 5 + WINDOW + 2), DynamicCache()
+    Generation(model, tokens[:, : 5 + WINDOW], 5, WINDOW, cache)
+    parts = [*cache.key_cache, *cache.value_cache]
+    before = [(part.data_ptr(), part.clone()) for part in parts]
+    steps_over(model, tokens, cache, (5 + WINDOW, 6 + WINDOW))
+    for (address, old), new in zip(before, [*cache.key_cache, *cache.value_cache], strict=True):
+        changed = (old != new).any(-1).any(1)[0].tolist()
+        assert (new.data_ptr(), changed) == (address, [False] * 5 + [True, True, False, False])
+
+
+@torch.no_grad()
+def test_a_window_holds_for_pairs_and_the_reference_s_own_cache():
+    model, tokens = decoder(), tokens_of(2, 12)
+    expected = Generation(model, tokens, 5, WINDOW)
+    got = Generation(model, tokens, 5, WINDOW, KeyValueCache())
+    assert got.lengths == expected.lengths
+    assert torch.equal(got.logits, expected.logits)
+    first = model(tokens[:, :5]).past_key_values
+    pairs = first.to_legacy_cache()
+    again = model(tokens[:, 5:6], past_key_values=pairs).past_key_values
+    # never pairs: the window's state is on the cache
+    assert (type(first), type(again)) == (DynamicCache, DynamicCache)
+    assert (again.get_seq_length(), len(pairs[0][0][0, 0])) == (6, 5)
+
+
+def test_what_lies_in_the_cache_before_the_first_step_is_the_prompt():
+    model, tokens = decoder(**DENSE), tokens_of(1, 12)
+    cache = Generation(model, tokens[:, :6], 6, None).cache
+    model.config._ring_window = WINDOW
+    logits = steps_over(model, tokens, cache, range(6, 12))
+    assert cache.get_seq_length() == 6 + WINDOW
+    torch.testing.assert_close(logits, recomputed(model, tokens, 6, WINDOW)[:, -1:], **CLOSE)
+
+
+def state_of(cache):
+    """Shapes, the prompt's length, and what each of three layers overwrites next.
+
+    That is the first slot where none was written yet.
+    """
+    shapes = [part.shape for part in (*cache.key_cache, *cache.value_cache)]
+    written = getattr(cache, "_ring_pos", {})
+    return shapes, cache._prefill_length, [written.get(layer, 0) for layer in range(3)]
+
+
+@pytest.mark.parametrize("vendor", [False, pytest.param(True, marks=IN_VENDOR)])
+def test_a_cache_is_made_as_real_steps_leave_it(vendor):
+    model = decoder(vendor=vendor)
+    first = Generation(model, tokens_of(1, 5), 5, WINDOW).cache
+    for number in (2, WINDOW, WINDOW + 1, WINDOW + 2, 2 * WINDOW + 1):
+        real = Generation(model, tokens_of(1, 5 + number - 1), 5, WINDOW).cache
+        made = UNLIMITED_OCR.decode_cache(first, CacheStep(5, number, WINDOW))
+        assert state_of(made) == state_of(real)
+        assert state_of(made)[2] == [(number - 1) % WINDOW * (number > WINDOW)] * 3
+    plain = lengthened(first, CacheStep(5, 9))
+    assert (plain.get_seq_length(), hasattr(plain, "_ring_pos")) == (5 + 8, False)
+
+
+# ---------------------------------------------------------------------- what is built, what is not
+
+
+@pytest.mark.parametrize(
+    ("path", "window", "options", "error", "message"),
+    [
+        (REFERENCE, None, {"flash_attention": True}, ModelCodeError,
+         "flash_attention_2.*known: eager"),
+        pytest.param(VENDOR_UNLIMITED, None, {"flash_attention": True}, ModelCodeError,
+                     "mha_flash_attention_2", marks=IN_VENDOR),
+        (REFERENCE, 0, {}, ConfigError, "sliding window of 0 .* give 1 or more"),
+        (REFERENCE, -3, {}, ConfigError, "sliding window of -3 .* give 1 or more"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_built_is_refused(path, window, options, error, message):
+    with pytest.raises(error, match=message):
+        load(path, window, **options)
+
+
+def test_latent_attention_keeps_its_own_classes_and_knows_no_window():
+    kinds = {"mha_eager", "mla_eager", "mla_flash_attention_2"}
+    assert modeling_deepseekv2.ATTENTION_CLASSES.keys() == kinds
+    latent = {"use_mla": True, "num_key_value_heads": 4, "kv_lora_rank": 8, "q_lora_rank": None,
+              "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}  # fmt: skip
+    generation = Generation(decoder(**latent), tokens_of(1, 14), 4, WINDOW)
+    assert generation.lengths == list(range(4, 15))
+
+
+@pytest.mark.exhaustive
+def test_the_window_is_off_unless_it_is_asked_for():
+    assert load(REFERENCE, None).sliding_window is None
+    model = load(REFERENCE, 7)
+    assert (model.sliding_window, model.module.config._ring_window) == (7, 7)
+    assert model.module.model.layers[0].self_attn.config is model.module.config
+
+
+# --------------------------------------------------------------------------------- as it is traced
+
+
+PAGE = workload((ViewBatch(1, 128),), 7, 3, base_size=128)
+WHOLE = {
+    "num_hidden_layers": 2, "intermediate_size": 64, "moe_intermediate_size": 32,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "vocab_size": 64,
+}  # fmt: skip
+"""The vision side is as large as ever: the vendor's code does not ask the config."""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("window", "batch"), [(None, 1), (1, 2), (WINDOW, 1), (WINDOW, 2)])
+def test_a_step_over_a_made_cache_is_that_step_of_the_generation(window, batch):
+    page = dataclasses.replace(PAGE, batch_size=batch)
+    model = load(REFERENCE, window, config=WHOLE)
+    generated = traced(model, page, step_numbers=range(3 * WINDOW + 1)).decode_steps
+    for number in (1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW):
+        assert traced(model, page, step_numbers=(number,)).decode_steps == (generated[number],)
+
+
+@pytest.mark.exhaustive
+def test_a_step_writes_in_place_from_the_window_on():
+    model = load(REFERENCE, WINDOW, config=WHOLE)
+    steps = traced(model, PAGE, step_numbers=(0, WINDOW - 1, WINDOW, 1000)).decode_steps
+    slot_bytes = 10 * 128 * 2
+    for trace, in_place in zip(steps, (False, False, True, True), strict=True):
+        moved = {"copy": [], "cat": []}
+        for kernel in trace.kernels:
+            if kernel.path.endswith("self_attn") and kernel.operator in moved:
+                moved[kernel.operator].append((kernel.work.bytes_read, kernel.work.bytes_written))
+        appended = [written for _, written in moved["cat"] if written > slot_bytes]
+        # key and value in two layers
+        assert (len(moved["copy"]), len(appended)) == ((4, 0) if in_place else (0, 4))
+        assert set(moved["copy"]) <= {(slot_bytes, slot_bytes)}
+        assert ledger_of(trace).unknown == {}
+    *_, first, late = steps
+    assert (first.kernels, first.peak) == (late.kernels, late.peak)
+
+
+@pytest.mark.exhaustive
+def test_declared_repetition_changes_nothing():
+    model, steps = load(REFERENCE, WINDOW), (0, WINDOW - 1, WINDOW, WINDOW + 1, 100)
+    alike = repeats_of(load(DEFAULT.reference, None))
+    repeated = traced(model, PAGE, step_numbers=steps, repeats=alike)
+    assert repeated == traced(model, PAGE, step_numbers=steps)
+
+
+# ------------------------------------------------------------------------------- recorded workloads
+
+
+BYTES_A_TOKEN = 2 * 12 * 10 * 128 * 2
+DIRECTORIES = [
+    pytest.param(REFERENCE, id="reference"),
+    pytest.param(VENDOR_UNLIMITED, id="vendor", marks=IN_VENDOR),
+]
+
+
+def workload_of(golden):
+    columns, rows = golden["grid"]
+    whole = golden["base_size"] if golden["crop_mode"] else golden["image_size"]
+    local = (ViewBatch(columns * rows, golden["image_size"]),) if columns * rows > 1 else ()
+    return workload(
+        (*local, ViewBatch(golden["pages"], whole)),
+        golden["visual_tokens"],
+        golden["text_tokens"],
+        base_size=golden["base_size"],
+        grid=(columns, rows),
+    )
+
+
+def recorded(golden):
+    """Windows and what was recorded of decode steps under each."""
+    without = [golden["decode_step_1000_without_ring"]]
+    return (128, golden["decode_steps"]), (None, without)
+
+
+def witnessed(model, inputs, cache):
+    """What `FlopCounterMode` counts over a pass: in all, and in the head; and the cache it left.
+
+    The inputs are made where their values are followed: the model's code asks for some.
+    """
+    with running(META):
+        arguments = inputs()
+        with FlopCounterMode(display=False) as counter:
+            cache = model.module(**arguments, past_key_values=cache).past_key_values
+    counts = counter.get_flop_counts().items()
+    (head,) = {sum(flops.values()) for name, flops in counts if name.endswith("lm_head")}
+    return (counter.get_total_flops(), head), cache
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['grid']}-{g['pages']}")
+@pytest.mark.parametrize("path", DIRECTORIES)
+def test_the_outside_witness_counts_what_was_recorded(path, golden):
+    page, prompt = workload_of(golden), golden["seq_len"]
+    for window, rows in recorded(golden):
+        model = load(path, window)
+        counts, cache = witnessed(
+            model, lambda: DEFAULT.prefill_inputs(META, torch.bfloat16, page), DynamicCache()
+        )
+        assert counts == (golden["matrix_flops"]["total"], golden["matrix_flops"]["lm_head"])
+        for row in rows:
+            step = CacheStep(prompt, row["step"], window)
+            found = UNLIMITED_OCR.decode_cache(cache, step)
+            assert found.get_seq_length() == row["cache_before"]
+            counts, after = witnessed(
+                model, lambda at=step.position: DEFAULT.decode_inputs(META, page, at), found
+            )
+            assert counts == (row["total"], row["lm_head"])
+            assert after.get_seq_length() == row["cache_after"] == step.keys
+            assert step.keys == row["keys_attended"]
+            held = sum(part.numel() * part.element_size() for pair in after for part in pair)
+            assert held == row["kv_cache_bytes_bf16"] == BYTES_A_TOKEN * step.keys
+
+
+def step_flops(step, path):
+    """Matrix FLOPs of the modules whose path starts so."""
+    return sum(kernel.total.matrix_flops for kernel in step.kernels if kernel.path.startswith(path))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['grid']}-{g['pages']}")
+@pytest.mark.parametrize("path", DIRECTORIES)
+def test_the_trace_counts_what_was_recorded(path, golden):
+    page = workload_of(golden)
+    assert page.seq_len == golden["seq_len"]
+    for window, rows in recorded(golden):
+        model = load(path, window)
+        forms, numbers = UNLIMITED_OCR.forms, [row["step"] - 1 for row in rows]
+        # Which changes nothing: a test above says so. Of other code nothing is declared.
+        alike = forms.repeats(forms.dimensions(model.directory.config))
+        traces = traced(
+            model, page, step_numbers=numbers, repeats=alike if path == REFERENCE else None
+        )
+        assert flops_by_stage(traces) == golden["matrix_flops"]
+        assert traces.kv_cache_bytes == BYTES_A_TOKEN * page.seq_len
+        assert ledger_of(traces.prefill, *traces.decode_steps).unknown == {}
+        for step, row in zip(traces.decode_steps, rows, strict=True):
+            assert step_flops(step, "") == row["total"]
+            assert step_flops(step, "lm_head") == row["lm_head"]
+
+
+# ------------------------------------------------------------- beside the vendor's files: logits
+
+
+def layout(model):
+    """Class names of modules, and shapes and types of parameters and buffers, by path."""
+    return (
+        {path: type(module).__name__ for path, module in model.named_modules()},
+        {name: (p.shape, p.dtype) for name, p in model.named_parameters()},
+        {name: (b.shape, b.dtype) for name, b in model.named_buffers()},
+    )
+
+
+def page_of(draw):
+    """A cut page, a whole one, or several in one prompt, of small views."""
+    side, tile = draw.choice([(192, 128), (256, 64), (128, 128)])
+    g, q = side // 64, tile // 64
+    kind = draw.choice(["cut", "whole", "pages"])
+    batch = 1 if kind == "pages" else draw.randint(1, 2)
+    text = draw.randint(1, 30)
+    if kind == "cut":
+        columns, rows = draw.choice([(2, 1), (1, 3), (3, 4), (2, 5), (16, 2), (1, 32)])
+        views = (ViewBatch(columns * rows, tile), ViewBatch(1, side))
+        visual = (q * columns + 1) * q * rows + g * (g + 1) + 1
+        return workload(views, visual, text, base_size=side, grid=(columns, rows), batch_size=batch)
+    pages = draw.randint(2, 4) if kind == "pages" else 1
+    views = (ViewBatch(pages, side),)
+    return workload(views, pages * (g * (g + 1) + 1), text, base_size=side, batch_size=batch)
+
+
+def config_of(draw):
+    heads = draw.choice([2, 5, 10])
+    return {
+        **WHOLE,
+        "num_hidden_layers": draw.randint(1, 3),
+        "num_attention_heads": heads,
+        "num_key_value_heads": draw.choice([1, heads]),
+        "attention_bias": draw.random() < 0.3,
+        "n_routed_experts": draw.choice([None, 4, 16]),
+        "n_shared_experts": draw.choice([None, 1]),
+        "vocab_size": draw.choice([128, 20_000]),
+        "max_position_embeddings": draw.choice([16, 32_768]),
+        "rope_scaling": draw.choice([None, {"type": "yarn", "factor": 2.0}]),
+    }
+
+
+BOTH = VENDOR_UNLIMITED, REFERENCE
+
+
+@pytest.mark.vendor
+@needs_vendor_unlimited
+class TestVendor:
+    def test_modules_parameters_and_buffers_are_the_vendors(self):
+        theirs, ours = (layout(load(path, None).module) for path in BOTH)
+        assert ours == theirs
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+    @pytest.mark.parametrize("window", [None, 1, 4])
+    @pytest.mark.parametrize("heads", [1, 4])
+    def test_every_pass_of_a_generation_gives_the_same_logits(self, dtype, window, heads):
+        draw = random.Random(f"{window} {heads}")
+        prompt, batch = draw.randint(2, 12), draw.randint(1, 3)
+        steps = 4 * (window or 4) + 2
+        expected = [prompt + min(k, window or k) for k in range(steps + 1)]
+        self.compare(tokens_of(batch, prompt + steps, 7), prompt, window, expected, dtype, heads)
+
+    @pytest.mark.parametrize("window", [None, 3])
+    def test_several_tokens_at_once_after_the_prompt_are_handled_alike(self, window):
+        self.compare(tokens_of(2, 18, 3), [0, 5, 7, 8, 10, 13, 14, 18], window)
+
+    def compare(self, tokens, bounds, window, lengths=None, dtype=torch.float32, heads=2):
+        theirs, ours = (
+            Generation(
+                decoder(dtype, vendor=vendor, num_key_value_heads=heads), tokens, bounds, window
+            )
+            for vendor in (True, False)
+        )
+        assert torch.equal(ours.logits, theirs.logits)
+        assert ours.lengths == theirs.lengths == (lengths or ours.lengths)
+        for own, other in zip(ours.cache, theirs.cache, strict=True):
+            assert all(map(torch.equal, own, other))
+        assert vars(ours.cache).get("_prefill_length") == vars(theirs.cache).get("_prefill_length")
+
+    def test_pages_in_and_tokens_out_give_the_same_logits_on_the_whole_model(self):
+        options = {"device": CPU, "dtype": torch.float32, "config": WHOLE}
+        models = [load(path, 3, **options).module for path in BOTH]
+        models[1].load_state_dict(drawn(models[0]).state_dict(), assign=True)
+        generator = torch.Generator().manual_seed(1)
+        for page in (
+            workload((ViewBatch(3, 128),), 3 * 7, 4, base_size=128),
+            workload((ViewBatch(2, 64), ViewBatch(1, 128)), 3 + 7, 4, base_size=128, grid=(2, 1)),
+        ):
+            inputs = DEFAULT.prefill_inputs(CPU, torch.float32, page)
+            noise = [torch.rand(v.shape, generator=generator) for v in inputs["images"][0]]
+            crops, _ = inputs["images"][0]
+            inputs["images"] = [(noise[0] if crops.any() else crops, noise[1])]
+            found = []
+            for model in models:
+                with running(CPU, has_weights=True):
+                    cache = DynamicCache()
+                    logits = [model(**inputs, past_key_values=cache).logits]
+                    for number in range(1, 9):
+                        step = CacheStep(page.seq_len, number, 3)
+                        arguments = DEFAULT.decode_inputs(CPU, page, step.position)
+                        arguments["input_ids"] += number
+                        logits.append(model(**arguments, past_key_values=cache).logits)
+                        assert cache.get_seq_length() == step.keys
+                found.append(torch.cat(logits, dim=1))
+            assert torch.equal(*found)
+
+    # ---------------------------------------------------------------------- operators and memory
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_drawn_models_run_the_same_operators_and_peak_at_the_same_byte(self, seed):
+        draw = random.Random(seed)
+        config, page = config_of(draw), page_of(draw)
+        dtype = draw.choice([torch.bfloat16, torch.float32])
+        window = draw.choice([None, 1, 3, 128])
+        # Off; appending; full and written in place: by steps in a row, and by steps far apart.
+        steps = [0, 1, 127, 128, 129, 9000]
+        if (window or 1) < 8:
+            steps = [*range(3 * (window or 1)), 500]
+        theirs, ours = (
+            traced(load(path, window, dtype=dtype, config=config), page, step_numbers=steps)
+            for path in BOTH
+        )
+        assert_same_passes(ours, theirs)
+
+    @pytest.mark.parametrize("window", [None, 2])
+    @pytest.mark.parametrize("seed", range(3))
+    def test_as_many_bytes_are_alive_after_every_operator(self, seed, window):
+        draw = random.Random(100 + seed)
+        config, page = config_of(draw), page_of(draw)
+        found = []
+        for path in BOTH:
+            model = load(path, window, config=config)
+            curves, cache = [], DynamicCache()
+            with running(META):
+                calls = [DEFAULT.prefill_inputs(META, model.dtype, page)]
+                calls += [DEFAULT.decode_inputs(META, page, page.seq_len + i) for i in range(5)]
+                for arguments in calls:
+                    with Alive() as alive:
+                        model.module(**arguments, past_key_values=cache)
+                    curves.append(alive.curve)
+            found.append(curves)
+        assert len(found[0][0]) > 100
+        assert found[0] == found[1]
+
+    @pytest.mark.parametrize("use_cache", [False, True])
+    @pytest.mark.parametrize("heads", [1, 4])
+    def test_a_decoder_without_a_cache_of_its_caller_holds_the_same(self, heads, use_cache):
+        tokens, found = torch.zeros(2, 9, dtype=torch.long, device=META), []
+        for vendor in (True, False):
+            config = {"num_key_value_heads": heads, **DENSE}
+            model = decoder(torch.bfloat16, vendor=vendor, device=META, **config)
+            with running(META), Alive() as alive:
+                model(tokens, position_ids=tokens[:1], use_cache=use_cache)
+            found.append(alive.curve)
+        assert found[0] == found[1]
