@@ -31,23 +31,6 @@ def test_keys_and_values_are_kept_without_a_copy_and_later_ones_appended():
         cache.update(*states(1), 3)
 
 
-@pytest.mark.parametrize(
-    ("step", "position", "cached_tokens", "keys", "slot"),
-    [
-        (CacheStep(5, 1), 5, 5, 6, None),
-        (CacheStep(5, 4), 8, 8, 9, None),
-        (CacheStep(5, 2, window=2), 6, 6, 7, None),
-        (CacheStep(5, 3, window=2), 7, 7, 7, 0),
-        (CacheStep(5, 6, window=2), 10, 7, 7, 1),
-    ],
-)
-def test_a_step_finds_its_prompt_and_what_the_window_keeps(
-    step, position, cached_tokens, keys, slot
-):
-    found = step.position, step.cached_tokens, step.keys, step.slot
-    assert found == (position, cached_tokens, keys, slot)
-
-
 @pytest.mark.parametrize("kind", [GrowingCache, DynamicCache])
 def test_a_longer_cache_ends_in_zeros(kind):
     cache, layers = kind(), [states(4), states(4)]

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -166,24 +166,10 @@ def test_the_drawn_cases_have_all_that_differs():
 # --- negative controls: edits of forwards that the comparison with a trace must notice -----------
 
 
-class Control(NamedTuple):
-    """An edit.
-
-    Attributes:
-        seed: Of a drawn case that shows it.
-        module: Where it is made.
-        edits: What replaces each text, which occurs once.
-        notices: What must differ; what else may is not said.
-    """
-
-    seed: int
-    module: types.ModuleType
-    edits: dict[str, str]
-    notices: set[str]
-
-
+# Name, seed of a drawn case that shows it, module, what replaces texts that occur once, and what
+# must differ; what else may is not said.
 CONTROLS = {
-    "a kept name is used in place": Control(
+    "a kept name is used in place": (
         324,
         modules,
         {
@@ -193,7 +179,7 @@ CONTROLS = {
         },
         {"levels"},
     ),
-    "a product's copies are freed early": Control(
+    "a product's copies are freed early": (
         324,
         attention,
         {
@@ -203,13 +189,13 @@ CONTROLS = {
         },
         {"levels"},
     ),
-    "scores are kept through softmax": Control(
+    "scores are kept through softmax": (
         324,
         attention,
         {"    weights = t.cast(t.softmax(": "    x, weights = weights, t.cast(t.softmax("},
         {"levels"},
     ),
-    "one more name is kept": Control(
+    "one more name is kept": (
         324,
         attention,
         {
@@ -218,7 +204,7 @@ CONTROLS = {
         },
         {"levels"},
     ),
-    "a record reads the copy": Control(
+    "a record reads the copy": (
         186,
         attention,
         {
@@ -226,31 +212,31 @@ CONTROLS = {
         },
         {"records"},
     ),
-    "heads and those of keys are swapped": Control(
+    "heads and those of keys are swapped": (
         324,
         attention,
         {'t.call("k_proj", linear, x, n, d, kv * D': 't.call("k_proj", linear, x, n, d, H * D'},
         {"cache", "levels", "records", "weights"},
     ),
-    "an expert gets a token too few": Control(
+    "an expert gets a token too few": (
         125,
         decoder,
         {"swiglu, x, n_longer, *sizes": "swiglu, x, share, *sizes"},
         {"levels", "records"},
     ),
-    "a bias is left out": Control(
+    "a bias is left out": (
         324,
         vision,
         {"c.width, f, bias=True": "c.width, f"},
         {"records", "weights"},
     ),
-    "the last prompt's tokens are kept": Control(
+    "the last prompt's tokens are kept": (
         324,
         passes,
         {"        seen.tokens = None  # frees those of the last prompt first\n": ""},
         {"levels"},
     ),
-    "the last page's tokens are kept": Control(
+    "the last page's tokens are kept": (
         124,
         deepseek_ocr_2,
         {
@@ -259,7 +245,7 @@ CONTROLS = {
         },
         {"levels"},
     ),
-    "a mask is added under another name": Control(
+    "a mask is added under another name": (
         324,
         attention,
         {
@@ -268,7 +254,7 @@ CONTROLS = {
         },
         {"levels"},
     ),
-    "a cast is left out": Control(
+    "a cast is left out": (
         324,
         attention,
         {
@@ -277,19 +263,19 @@ CONTROLS = {
         },
         {"levels", "records"},
     ),
-    "rotary tables are freed early": Control(
+    "rotary tables are freed early": (
         324,
         attention,
         {"rotated(t, k, cos, sin)\n": "rotated(t, k, cos, sin)\n    cos = sin = None\n"},
         {"levels"},
     ),
-    "an operator has another's name": Control(
+    "an operator has another's name": (
         124,
         decoder,
         {'t.product("einsum"': 't.product("matmul"'},
         {"levels", "records"},
     ),
-    "a norm's fp32 input is kept under its name": Control(
+    "a norm's fp32 input is kept under its name": (
         324,
         modules,
         {
@@ -298,13 +284,13 @@ CONTROLS = {
         },
         {"levels"},
     ),
-    "attention's output is kept": Control(
+    "attention's output is kept": (
         324,
         decoder,
         {"    del attended\n": ""},
         {"levels"},
     ),
-    "the router's denominators are freed": Control(
+    "the router's denominators are freed": (
         125,
         decoder,
         {
@@ -314,37 +300,37 @@ CONTROLS = {
         },
         {"levels"},
     ),
-    "the chosen groups' scores are freed": Control(
+    "the chosen groups' scores are freed": (
         324,
         decoder,
         {"    if k > 1 and c": "    ranking = ()\n    if k > 1 and c"},
         {"levels"},
     ),
-    "a norm of features stored by channel copies nothing": Control(
+    "a norm of features stored by channel copies nothing": (
         324,
         vision,
         {'"norm2", layer_norm, x, n, d, channels_first=True': '"norm2", layer_norm, x, n, d'},
         {"levels", "records"},
     ),
-    "what a full window overwrites with is freed": Control(
+    "what a full window overwrites with is freed": (
         119,
         attention,
         {"(k, v) if p.overwrites else ()": "()"},
         {"levels"},
     ),
-    "the cache keeps another tensor": Control(
+    "the cache keeps another tensor": (
         124,
         decoder,
         {"return out, k_pe, latent, *tables": "return out, k_pe, k_pe, *tables"},
         {"cache", "levels"},
     ),
-    "queries are freed once they are joined": Control(
+    "queries are freed once they are joined": (
         141,
         decoder,
         {"    v: Operand = t.view": "    query = None\n    v: Operand = t.view"},
         {"levels"},
     ),
-    "a frequency's inverse frees its operand": Control(
+    "a frequency's inverse frees its operand": (
         124,
         decoder,
         {
@@ -353,7 +339,7 @@ CONTROLS = {
         },
         {"levels"},
     ),
-    "a child is not called": Control(
+    "a child is not called": (
         324,
         attention,
         {
@@ -361,19 +347,19 @@ CONTROLS = {
         },
         {"calls", "levels", "records"},
     ),
-    "weights that never run are left out": Control(
+    "weights that never run are left out": (
         324,
         deepseek_ocr,
         {'    t.idle("patch_embedding", methodcaller(': "    (("},
         {"weights"},
     ),
-    "a page's tokens are kept twice": Control(
+    "a page's tokens are kept twice": (
         125,
         passes,
         {"pages.append(seen.page)": 'pages.append(t.move("clone", seen.page))'},
         {"levels", "records"},
     ),
-    "differences of positions are kept": Control(
+    "differences of positions are kept": (
         69,
         attention,
         {
@@ -391,15 +377,15 @@ def noticed_unedited(seed):
 
 @pytest.mark.parametrize("name", CONTROLS)
 def test_an_edit_is_noticed(name, monkeypatch):
-    control = CONTROLS[name]
-    case, theirs = with_trace(control.seed)
-    source = inspect.getsource(control.module)
-    for old, new in control.edits.items():
+    seed, module, edits, notices = CONTROLS[name]
+    case, theirs = with_trace(seed)
+    source = inspect.getsource(module)
+    for old, new in edits.items():
         assert source.count(old) == 1, old
         source = source.replace(old, new)
-    assert not noticed_unedited(control.seed)
-    run_as(monkeypatch, control.module, source)
-    assert noticed(case, theirs) >= control.notices
+    assert not noticed_unedited(seed)
+    run_as(monkeypatch, module, source)
+    assert noticed(case, theirs) >= notices
 
 
 # --- names that keep memory
@@ -417,14 +403,14 @@ class Name(NamedTuple):
 
 
 def is_hold(node: ast.AST) -> bool:
-    match node:
-        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="hold"))):
-            return True
-    return False
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "hold"
 
 
-def names_in(node: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+def names_in(nodes: Iterable[ast.AST], context: type = ast.expr_context) -> set[str]:
+    """Names with some use in nodes, themselves alone."""
+    found = (each for each in nodes if isinstance(each, ast.Name))
+    return {each.id for each in found if isinstance(each.ctx, context)}
 
 
 def forwards_in(tree: ast.AST, prefix: str = "") -> dict[str, ast.FunctionDef]:
@@ -443,13 +429,9 @@ def local_names() -> Iterator[tuple[Name, bool]]:
     for module in FORWARDS:
         for function, node in forwards_in(ast.parse(inspect.getsource(module))).items():
             walked = list(ast.walk(node))
-            held = set().union(*(names_in(each) for each in walked if is_hold(each)))
-            names = {
-                each.id
-                for each in walked
-                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-            }
-            for name in sorted(names | {each.arg for each in node.args.args} - {"self", "t"}):
+            held = set().union(*(names_in(ast.walk(each)) for each in walked if is_hold(each)))
+            names = names_in(walked, ast.Store) | {each.arg for each in node.args.args}
+            for name in sorted(names - {"self", "t"}):
                 yield Name(module, function, name), name in held
 
 
@@ -589,13 +571,6 @@ def keeper(frames, wanted=lambda frame: True):
 
 
 @contextlib.contextmanager
-def measured():
-    coverage = pytest.importorskip("coverage").Coverage(data_file=None)
-    with coverage.collect():
-        yield
-
-
-@contextlib.contextmanager
 def handling():
     """While an exception is handled, after forwards have failed whose frames are kept."""
 
@@ -629,9 +604,9 @@ def uncollected():
     [
         lambda: watched(keeper([], lambda frame: False)),
         lambda: watched(keeper([], lambda frame: False), sys.setprofile, sys.getprofile),
-        *(measured, handling, uncollected),
+        *(handling, uncollected),
     ],
-    ids=["traced", "profiled", "coverage", "exception", "without a garbage collector"],
+    ids=["traced", "profiled", "exception", "without a garbage collector"],
 )
 def test_figures_are_the_same_in_any_circumstance(circumstance, plain):
     with circumstance():

@@ -97,77 +97,68 @@ from dsocr_analyze.workload import PageWorkload, ViewBatch
 # --- small modules
 
 
-def of_layer(build, *args, shape, forward, **options):
-    """A module of torch on features of a shape, and its forward on as many."""
+def of_module(build, *args, inputs, forward, **options):
+    """A module, its inputs by shape, type or value, and its forward on a tape."""
 
     def case(dtype):
         module = on_meta(build, *args, dtype=dtype, **options)
-        return module, [of_type(dtype, *shape)], lambda t: forward(t, features(t, *shape))
+        return module, [each(dtype) if callable(each) else each for each in inputs], forward
 
     return case
+
+
+def typed(*shape):
+    """An input of the module's type."""
+    return lambda dtype: of_type(dtype, *shape)
+
+
+def of_layer(build, *args, shape, forward, **options):
+    """A module on features of a shape, and its forward on as many."""
+    return of_module(
+        build, *args, inputs=[typed(*shape)], **options,
+        forward=lambda t: forward(t, features(t, *shape)),
+    )  # fmt: skip
 
 
 def of_channels(count):
     """A norm over channels that lie first in memory."""
-
-    def case(dtype):
-        module, rows = on_meta(nn.LayerNorm, 5, dtype=dtype), count * 9
-        x = of_type(dtype, count, 5, 3, 3).permute(0, 2, 3, 1)
-        return module, [x], lambda t: layer_norm(t, features(t, rows, 5), rows, 5,
-                                                 channels_first=True)  # fmt: skip
-
-    return case
-
-
-def of_embedding(dtype):
-    module = on_meta(nn.Embedding, 11, 6, dtype=dtype)
-    return module, [of_type(INT64, 2, 4)], lambda t: embedding(t, t.input(8, INT64), 11, 6)
+    return of_module(
+        nn.LayerNorm, 5,
+        inputs=[lambda dtype: of_type(dtype, count, 5, 3, 3).permute(0, 2, 3, 1)],
+        forward=lambda t: layer_norm(
+            t, features(t, count * 9, 5), count * 9, 5, channels_first=True
+        ),
+    )  # fmt: skip
 
 
 def of_tables(batch, length):
-    def case(dtype):
-        config = DeepseekV2Config(hidden_size=24, num_attention_heads=3)
-        rope = on_meta(modeling_deepseekv2.LlamaRotaryEmbedding, config, dtype=dtype)
-        inputs = of_type(dtype, 1), of_type(INT64, batch, length)
-        return rope, inputs, lambda t: rotary_tables(t, batch, length, 8)
-
-    return case
+    return of_module(
+        modeling_deepseekv2.LlamaRotaryEmbedding,
+        DeepseekV2Config(hidden_size=24, num_attention_heads=3),
+        inputs=[typed(1), of_type(INT64, batch, length)],
+        forward=lambda t: rotary_tables(t, batch, length, 8),
+    )
 
 
 def of_kept_tables(name, scaling, length):
-    def case(dtype):
-        more = {} if scaling is None else {"scaling_factor": 2.0}
-        build = getattr(modeling_deepseekv2, f"DeepseekV2{name}RotaryEmbedding")
-        rope = on_meta(build, 8, max_position_embeddings=64, dtype=dtype, **more)
-        c = decoder(qk_rope_head_dim=8, rope_scaling=scaling, max_position_embeddings=64)
-        return rope, (of_type(dtype, 1), length), lambda t: rotary_embedding(t, length, c)
-
-    return case
-
-
-def of_rotation(dtype):
-    inputs = [of_type(dtype, 2, 3, 5, 8), *(of_type(dtype, 2, 1, 5, 8) for _ in range(2))]
-    return Calls(modeling_deepseekv2._rotated), inputs, lambda t: rotated(
-        t, features(t, 240), features(t, 80), features(t, 80)
+    c = decoder(qk_rope_head_dim=8, rope_scaling=scaling, max_position_embeddings=64)
+    return of_module(
+        getattr(modeling_deepseekv2, f"DeepseekV2{name}RotaryEmbedding"), 8,
+        max_position_embeddings=64, **({} if scaling is None else {"scaling_factor": 2.0}),
+        inputs=[typed(1), length], forward=lambda t: rotary_embedding(t, length, c),
     )  # fmt: skip
 
 
 def of_router(method, groups, chosen, scoring, normalized, per_token):
-    def case(dtype):
-        keys = {
-            "num_experts_per_tok": per_token,
-            "scoring_func": scoring,
-            "topk_method": method,
-            "n_group": groups,
-            "topk_group": chosen,
-            "norm_topk_prob": normalized,
-        }
-        # The file's table of keys refuses some that the router's own code runs.
-        c, config = decoder(**keys), DeepseekV2Config(**CONFIG | keys)
-        router = on_meta(modeling_deepseekv2.MoEGate, config, dtype=dtype)
-        return router, [of_type(dtype, 2, 5, 24)], lambda t: _gate(t, features(t, 10, 24), 10, c)
-
-    return case
+    keys = {
+        "num_experts_per_tok": per_token, "scoring_func": scoring, "topk_method": method,
+        "n_group": groups, "topk_group": chosen, "norm_topk_prob": normalized,
+    }  # fmt: skip
+    # The file's table of keys refuses some that the router's own code runs.
+    return of_layer(
+        modeling_deepseekv2.MoEGate, DeepseekV2Config(**CONFIG | keys), shape=(2, 5, 24),
+        forward=lambda t, x: _gate(t, x, 10, decoder(**keys)),
+    )  # fmt: skip
 
 
 def of_activation(name):
@@ -201,7 +192,10 @@ CASES = {
         )
         for bias in (False, True)
     },
-    "embedding": of_embedding,
+    "embedding": of_module(
+        nn.Embedding, 11, 6, inputs=[of_type(INT64, 2, 4)],
+        forward=lambda t: embedding(t, t.input(8, INT64), 11, 6),
+    ),
     "layer_norm": of_layer(
         nn.LayerNorm, 6, shape=(2, 4, 6), forward=lambda t, x: layer_norm(t, x, 8, 6)
     ),
@@ -211,7 +205,10 @@ CASES = {
         modeling_deepseekv2.DeepseekV2RMSNorm, 6, shape=(2, 4, 6),
         forward=lambda t, x: rms_norm(t, x, 8, 6),
     ),
-    "rotation": of_rotation,
+    "rotation": of_module(
+        Calls, modeling_deepseekv2._rotated, inputs=[typed(2, 3, 5, 8), *[typed(2, 1, 5, 8)] * 2],
+        forward=lambda t: rotated(t, features(t, 240), features(t, 80), features(t, 80)),
+    ),
     **{f"activation {name}": of_activation(name) for name in ACTIVATIONS},
     **{f"swiglu {act}": of_swiglu(act) for act in ACTIVATIONS},
     **{
@@ -357,30 +354,25 @@ def sam_case(draw):
         mlp_ratio=draw.choice([1, 4]),
         neck=draw.randint(2, 6),
     )
-    return of_sam(c, draw.choice([1, 2, 3]), patch * g + draw.randrange(patch))
+    N, R = draw.choice([1, 2, 3]), patch * g + draw.randrange(patch)
+    return of_layer(sam_encoder, c, shape=(N, 3, R, R), forward=lambda t, x: sam(t, x, N, R, c))
 
 
-def of_sam(c, N, R):
-    def module(dtype):
-        encoder = on_meta(
-            deepencoder.ImageEncoderViT,
-            img_size=c.image_size,
-            patch_size=c.patch,
-            embed_dim=c.width,
-            depth=c.layers,
-            num_heads=c.heads,
-            mlp_ratio=c.mlp_ratio,
-            out_chans=c.neck,
-            use_rel_pos=True,
-            window_size=c.window,
-            global_attn_indexes=c.global_attn_indexes,
-            dtype=dtype,
-        )
-        with torch.device("meta"):
-            encoder.downsample(c.neck, c.downsample_channels)
-        return encoder.to(getattr(torch, dtype.name))
-
-    return module, [(N, 3, R, R)], lambda t: sam(t, features(t, N, 3, R, R), N, R, c)
+def sam_encoder(c):
+    encoder = deepencoder.ImageEncoderViT(
+        img_size=c.image_size,
+        patch_size=c.patch,
+        embed_dim=c.width,
+        depth=c.layers,
+        num_heads=c.heads,
+        mlp_ratio=c.mlp_ratio,
+        out_chans=c.neck,
+        use_rel_pos=True,
+        window_size=c.window,
+        global_attn_indexes=c.global_attn_indexes,
+    )
+    encoder.downsample(c.neck, c.downsample_channels)
+    return encoder
 
 
 def clip_case(draw):
@@ -402,11 +394,12 @@ def clip_case(draw):
         "layernorm_epsilon": 1e-5,
     }
     N = draw.choice([1, 2, 3])
-    return (
-        lambda dtype: on_meta(deepencoder.VitModel, settings, dtype=dtype),
-        [(N, 3, 64 * q, 64 * q), (N, c.width, q, q)],
-        lambda t: clip(t, features(t, N, c.width, q, q), N, q, c),
-    )
+    features_of_sam = N, c.width, q, q
+    return of_module(
+        deepencoder.VitModel, settings,
+        inputs=[typed(N, 3, 64 * q, 64 * q), typed(*features_of_sam)],
+        forward=lambda t: clip(t, features(t, *features_of_sam), N, q, c),
+    )  # fmt: skip
 
 
 def drawn_encoder(draw):
@@ -428,14 +421,10 @@ def drawn_encoder(draw):
 def encoder_case(draw):
     c, N, q = drawn_encoder(draw)
     sizes = c.layers, c.width, c.heads, c.kv_heads, c.intermediate_size, 400
-    build = functools.partial(
-        on_meta, deepencoderv2.Qwen2Decoder2Encoder, *sizes, view_sizes=c.view_sizes
-    )
-    return (
-        lambda dtype: build(dtype=dtype),
-        [(N, c.width, q, q)],
-        lambda t: qwen2_encoder(t, features(t, N, c.width, q, q), N, q, c),
-    )
+    return of_layer(
+        deepencoderv2.Qwen2Decoder2Encoder, *sizes, view_sizes=c.view_sizes,
+        shape=(N, c.width, q, q), forward=lambda t, x: qwen2_encoder(t, x, N, q, c),
+    )  # fmt: skip
 
 
 ENCODERS = {"sam_model": sam_case, "vision_model": clip_case, "qwen2_model": encoder_case}
@@ -444,25 +433,23 @@ ENCODERS = {"sam_model": sam_case, "vision_model": clip_case, "qwen2_model": enc
 @sampled(("name", "seed"), itertools.product(ENCODERS, range(40)), every(8))
 def test_an_encoder_is_that_of_a_trace(name, seed):
     draw = random.Random(seed)
-    build, shapes, forward = ENCODERS[name](draw)
-    dtype = draw.choice(DTYPES)
-    inputs = [of_type(dtype, *shape) for shape in shapes]
-    assert_same(build(dtype), inputs, dtype, forward, f"model.{name}")
+    case, dtype = ENCODERS[name](draw), draw.choice(DTYPES)
+    module, inputs, forward = case(dtype)
+    assert_same(module, inputs, dtype, forward, f"model.{name}")
 
 
 @sampled("seed", range(10), every(5))
 def test_an_encoder_may_keep_its_mask(seed):
     draw = random.Random(seed)
-    c, N, q = drawn_encoder(draw)
-    dtype = draw.choice(DTYPES)
+    (c, N, q), dtype = drawn_encoder(draw), draw.choice(DTYPES)
 
-    def encoded(*, has_mask):
-        def forward(t):
-            return qwen2_encoder(t, features(t, N, c.width, q, q), N, q, c, has_mask=has_mask)
+    def encoded(t, *, has_mask):
+        return qwen2_encoder(t, features(t, N, c.width, q, q), N, q, c, has_mask=has_mask)
 
-        return alone(forward, dtype, WholeTape)
-
-    kept, made = encoded(has_mask=True), encoded(has_mask=False)
+    kept, made = (
+        alone(functools.partial(encoded, has_mask=has_mask), dtype, WholeTape)
+        for has_mask in (True, False)
+    )
     of_mask = [kernel.operator for kernel in made.kernels if kernel not in kept.kernels]
     assert set(of_mask) == {"full", "eq", "nonzero", "scalar_tensor", "index_put", "stack"}
     assert [kernel for kernel in made.kernels if kernel.operator not in of_mask] == kept.kernels
@@ -550,14 +537,10 @@ class SharedOf6(DecoderDimensions):
 
 
 def experts_of(E, k, *, shared=0, **more):
-    fields = {
-        "hidden_size": 3,
-        "n_routed_experts": E,
-        "num_experts_per_tok": k,
-        "moe_intermediate_size": 7,
-        "n_shared_experts": None,
-    }
-    c = decoder(**fields | more)
+    c = decoder(
+        hidden_size=3, n_routed_experts=E, num_experts_per_tok=k, moe_intermediate_size=7,
+        n_shared_experts=None, **more,
+    )  # fmt: skip
     return SharedOf6(**dataclasses.asdict(c)) if shared else c
 
 
@@ -656,21 +639,18 @@ def laid_out(columns, rows):
     return forward
 
 
-class _Views:
-    """A network whose encoders leave 6 tokens of 3 features, and cost nothing."""
+def page(t):
+    """A page of 7 visual tokens, one of which is the separator, among 9.
 
-    def encode(self, t, seen, pixels, view, c):
+    The encoders of its network leave 6 tokens of 3 features, and cost nothing.
+    """
+
+    def encode(t, seen, pixels, view, c):
         seen.tokens = features(t, 6, 3)
 
-    def lay_out(self, *_):
-        pass
-
-
-def page(t):
-    """A page of 7 visual tokens, one of which is the separator, among 9."""
-    view = ViewBatch(1, 64)
+    view, network = ViewBatch(1, 64), SimpleNamespace(encode=encode, lay_out=lambda *_: None)
     workload = PageWorkload((64, 64), 64, 64, False, (1, 1), (view,), 7, 2, 1, 1)
-    return embedded_page(t, _Views(), of_width(3), Pass(1, 9), workload)[0]
+    return embedded_page(t, network, of_width(3), Pass(1, 9), workload)[0]
 
 
 def gridded(N=2, heads=2):
@@ -703,8 +683,7 @@ PAIRS = records(attended(dataclasses.replace(WIDER, heads=5), 2, 3, forward=late
 
 def pairs():
     """Queries of 2 x 3 tokens, 5 heads of 4, laid out and rotated; the key is in between."""
-    found = PAIRS()
-    return [found[2], *found[4:9]]
+    return [PAIRS()[2], *PAIRS()[4:9]]
 
 
 # Case, records, and by hand: macs, vector FLOPs, activations, bytes read, bytes written.
