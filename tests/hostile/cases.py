@@ -514,8 +514,7 @@ def _described() -> tuple[Any, ...]:
     """Small models of transformers that a stages file describes."""
     import any_models
 
-    models = [each for each in vars(any_models).values() if isinstance(each, any_models.Small)]
-    return tuple(each for each in models if each.is_there)
+    return tuple(any_models.PRESENT.values())
 
 
 def traced_stages_case(draw: Random) -> Case:
