@@ -8,45 +8,39 @@ from pathlib import Path
 import pytest
 import torch
 import vendor_like
+from command_line import run
 from hand_built import FIGURES
 from msgspec import UNSET
 from torch import nn
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.cli import main
 from dsocr_analyze.module_tree import TracedModule, build_tree, fold, leaf_classes, prune
 from dsocr_analyze.report.tree import Drawing, tree_document
 from dsocr_analyze.trace.passes import trace_module
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.summary import traced_modules
 
-ROOT = Path(__file__).resolve().parent.parent
 REFERENCE_MODULES = 4083  # counted on the vendor's own model
 REFERENCE_PARAMS = 3_336_106_240
 
 
-class Pair(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.first = nn.Linear(width, width, bias=False)
-        self.act = nn.SiLU()
+def pair(width):
+    return nn.ModuleDict({"first": nn.Linear(width, width, bias=False), "act": nn.SiLU()})
 
 
-class Stack(nn.Module):
-    """Layers of widths 2, 2, 2, 3, 2: two runs and a stranger between them."""
+# Two runs and a stranger between them.
+STACK = nn.ModuleDict(
+    {"layers": nn.ModuleList(map(pair, (2, 2, 2, 3, 2))), "head": nn.Linear(2, 5)}
+)
+EQUAL, OTHER = TracedModule(1, [4, 2], [4, 2], 16), TracedModule(1, [3, 2], [3, 2], 12)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(Pair(width) for width in (2, 2, 2, 3, 2))
-        self.head = nn.Linear(2, 5)
+
+def linears(names):
+    return nn.ModuleDict({name: nn.Linear(2, 2) for name in names})
 
 
 def tree(model, traced=None):
     return build_tree(model, DEFAULT.owner_of, traced)
-
-
-def labels(node):
-    return [each.label for each in fold(node).walk()]
 
 
 def params(node):
@@ -54,65 +48,61 @@ def params(node):
 
 
 def test_tree_has_a_node_a_module_with_inclusive_parameters():
-    found, layers = params(tree(Stack())), 4 * (2 * 2) + 3 * 3
-    assert [*found] == [name for name, _ in Stack().named_modules()]
+    found, layers = params(tree(STACK)), 4 * (2 * 2) + 3 * 3
+    assert [*found] == [name for name, _ in STACK.named_modules()]
     of_some = [found[name] for name in ("layers.3", "layers", "")]
     assert of_some == [3 * 3, layers, layers + (2 * 5 + 5)]
 
 
-def test_runs_of_equal_numbered_siblings_fold_and_others_do_not():
-    assert labels(tree(Stack())) == [
-        "", "layers",
-        "[0-2] x 3", "first", "act",
-        "3", "first", "act",
-        "4", "first", "act",
-        "head",
-    ]  # fmt: skip
-    drawing = Drawing("Of:", fold(tree(Stack())))
-    texts = drawing.text(), drawing.mermaid(), drawing.dot()
-    assert [(text.count("[0-2] x 3"), text[-1]) for text in texts] == [(1, "\n")] * 3
-    assert texts[1].splitlines()[:2] == ["flowchart LR", '  n0["Stack<br/>40 params"]']
-    assert texts[2].count("->") == 11
+@pytest.mark.parametrize(
+    ("model", "traced", "shown"),
+    [
+        (STACK, None, ["layers", "[0-2] x 3", "first", "act", "3", "first", "act",
+                       "4", "first", "act", "head"]),
+        (linears(["left", "right"]), None, ["left", "right"]),
+        (linears(["0", "a"]), None, ["0", "a"]),
+        (linears("0235"), None, ["0", "[2-3] x 2", "5"]),
+        (linears("012"), {"0": EQUAL, "1": EQUAL, "2": OTHER}, ["[0-1] x 2", "2"]),
+    ],
+)  # fmt: skip
+def test_runs_of_numbered_siblings_of_equal_work_fold_and_others_do_not(model, traced, shown):
+    assert [node.label for node in fold(tree(model, traced)).walk()] == ["", *shown]
 
 
-def test_equal_siblings_with_other_names_or_other_work_do_not_fold():
-    same, other = TracedModule(1, [4, 2], [4, 2], 16), TracedModule(1, [3, 2], [3, 2], 12)
-    for names, traced, shown in (
-        (("left", "right"), None, ["left", "right"]),
-        ("0235", None, ["0", "[2-3] x 2", "5"]),
-        ("012", {"0": same, "1": same, "2": other}, ["[0-1] x 2", "2"]),
-    ):
-        layers = nn.ModuleDict({name: nn.Linear(2, 2) for name in names})
-        assert labels(tree(layers, traced)) == ["", *shown]
+def test_a_folded_tree_is_drawn():
+    drawing = Drawing("Of:", fold(tree(STACK)))
+    text, mermaid, dot = drawing.text(), drawing.mermaid(), drawing.dot()
+    assert [(each.count("[0-2] x 3"), each[-1]) for each in (text, mermaid, dot)] == [(1, "\n")] * 3
+    assert mermaid.splitlines()[:2] == ["flowchart LR", '  n0["ModuleDict<br/>40 params"]']
+    assert dot.count("->") == 11
 
 
 def test_what_stands_twice_is_counted_and_opened_once():
-    pair = Pair(2)
-    root = tree(nn.ModuleDict({"one": pair, "two": pair}))
+    twice, tied = pair(2), linears(["embed", "head"])
+    root = tree(nn.ModuleDict({"one": twice, "two": twice}))
     first = {node.module.name: node.module.same_as for node in root.walk()}
     once = dict.fromkeys(["", "one", "one.first", "one.act"], UNSET)
     assert (root.module.params, first) == (2 * 2, once | {"two": "one"})
-    tied = nn.ModuleDict({"embed": nn.Embedding(7, 3), "head": nn.Linear(3, 7, bias=False)})
-    tied.head.weight = tied.embed.weight
-    assert params(tree(tied)) == {"": 7 * 3, "embed": 7 * 3, "head": 0}
+    tied["head"].weight = tied["embed"].weight
+    assert params(tree(tied)) == {"": 2 * 2 + 2 + 2, "embed": 2 * 2 + 2, "head": 2}
 
 
 def test_depth_cuts_and_stage_keeps_what_it_owns_and_what_is_above():
     inner = {"norm": nn.LayerNorm(2), "projector": nn.Sequential(nn.Linear(2, 2))}
     root = tree(nn.ModuleDict({"model": nn.ModuleDict(inner), "lm_head": nn.Linear(2, 2)}))
-    assert [*params(prune(root, depth=1))] == ["", "model", "lm_head"]
     kept, owned = prune(root, stage="projector"), ["model.projector", "model.projector.0"]
+    assert [*params(prune(root, depth=1))] == ["", "model", "lm_head"]
     assert ([*params(kept)], prune(root, stage="sam")) == (["", "model", *owned], None)
     source = FIGURES.provenance.model
     document = tree_document(source, kept, stage="projector", workload=None, options={})
     assert [row.name for row in document.modules] == owned
 
 
-def test_leaves_are_childless_or_builtin():
+def test_leaves_are_childless_or_builtin_and_counted_once():
     attention = nn.MultiheadAttention(4, 2)  # nests a Linear of its own
     head = nn.Sequential(nn.Linear(2, 2), nn.SiLU(), nn.SiLU())
-    model = nn.ModuleDict({"attention": attention, "empty": nn.Module(), "lm_head": head})
-    leaves = leaf_classes(model, DEFAULT.stage_names, DEFAULT.owner_of)
+    parts = {"attention": attention, "again": attention, "empty": nn.Module(), "lm_head": head}
+    leaves = leaf_classes(nn.ModuleDict(parts), DEFAULT.stage_names, DEFAULT.owner_of)
     assert leaves == {
         "decode": {"Linear": 1, "SiLU": 2},
         "other": {"Module": 1, "MultiheadAttention": 1},
@@ -137,50 +127,42 @@ def test_trace_of_a_pass_becomes_calls_shapes_and_inclusive_flops():
 
 @pytest.mark.directory
 def test_tree_of_another_model_directory_needs_trust_and_has_no_stages(tmp_path, capsys):
-    vendor_like.write(tmp_path)
-    command = ["tree", "--model", str(tmp_path)]
-    assert main([*command, "--no-trace"]) == 2
-    assert "trust" in capsys.readouterr().err
-    command.append("--trust-remote-code")
-
     def told(*options):
-        assert main([*command, *options]) == 0
-        return capsys.readouterr().out
+        return run(capsys, "tree", "--model", vendor_like.write(tmp_path), *options)
 
-    rows = json.loads(told("--no-trace", "--format", "json"))["modules"]
-    stages = json.loads(told("--leaves", "--format", "json"))["stages"]
+    code, _, err = told("--no-trace")
+    assert (code, "trust" in err) == (2, True)
+    trusted, in_json = ("--trust-remote-code",), ("--trust-remote-code", "--format", "json")
+    rows = json.loads(told(*in_json, "--no-trace")[1])["modules"]
+    stages = json.loads(told(*in_json, "--leaves")[1])["stages"]
     found = rows[0]["class"], {row["stage"] for row in rows}, [*stages]
     assert found == ("TinyModel", {None}, ["other"])
-    text = told()
-    assert "[0-1] x 2: Layer" in text
-    assert "no pass was traced, which takes a stages file" in text
+    told_of_it = "[0-1] x 2: Layer", "no pass was traced, which takes a stages file"
+    assert [each for each in told_of_it if each not in told(*trusted)[1]] == []
     for needs_one in ("--trace", "--seq-len=9", "--stage=sam"):  # how to call it, what sam owns
-        assert main([*command, needs_one]) == 2
-        err, option = capsys.readouterr().err.replace(" sam", ""), needs_one.partition("=")[0]
+        code, _, err = told(*trusted, needs_one)
         said = "takes a stages file; give --stages FILE (dsocr-analyze stages drafts one)"
-        assert f"{option} {said}" in err
+        option = needs_one.partition("=")[0]
+        assert (code, f"{option} {said}" in err.replace(" sam", "")) == (2, True)
 
 
 # The reference -----------------------------------------------------------------------------------
 
-
-def run(*arguments):
-    return main(["tree", "--model", "reference", *arguments])
+TREE = ("tree", "--model", "reference")
 
 
-def test_reference_rows_are_its_modules_with_calls_shapes_and_flops_of_a_page(tmp_path):
+def test_reference_rows_are_its_modules_with_calls_shapes_and_flops_of_a_page(tmp_path, capsys):
     target = tmp_path / "tree.json"
-    assert run("--format", "json", "--output", str(target)) == 0
+    assert run(capsys, *TREE, "--format", "json", "--output", target)[0] == 0
     rows = json.loads(target.read_text("utf-8"))["modules"]
     by_name = {row["name"]: row for row in rows}
     assert len(rows) == len(by_name) == REFERENCE_MODULES
     top, head, sam = (by_name[name] for name in ("", "lm_head", "model.sam_model"))
     assert top["params"] == REFERENCE_PARAMS == sum(row["own_params"] for row in rows)
     assert all(row["stage"] == DEFAULT.owner_of(row["name"]) for row in rows)
-    length = head["input"][1]
+    length, convolution = head["input"][1], by_name["model.vision_model.embeddings.patch_embedding"]
     made = [1, length, 129280], 2 * length * 1280 * 129280
     assert (head["output"], head["flops"], top["class"]) == (*made, "DeepseekOCRForCausalLM")
-    convolution = by_name["model.vision_model.embeddings.patch_embedding"]
     # Local views, then the global view.
     assert (sam["calls"], convolution["calls"], convolution["flops"]) == (2, 0, 0)
 
@@ -188,8 +170,9 @@ def test_reference_rows_are_its_modules_with_calls_shapes_and_flops_of_a_page(tm
 @pytest.mark.exhaustive
 def test_reference_is_folded_filtered_and_drawn(capsys):
     def shown(*options):
-        assert run(*options) == 0
-        return capsys.readouterr().out
+        code, out, _ = run(capsys, *TREE, *options)
+        assert code == 0
+        return out
 
     text = shown("--depth", "3", "--no-trace")
     # The blocks are one level further down.
@@ -198,25 +181,28 @@ def test_reference_is_folded_filtered_and_drawn(capsys):
     rows = json.loads(shown("--stage", "projector", "--no-trace", "--format", "json"))["modules"]
     assert [row["name"] for row in rows] == ["model.projector", "model.projector.layers"]
     leaves = json.loads(shown("--leaves", "--format", "json"))["stages"]
-    assert list(leaves) == ["sam", "clip", "projector", "prefill", "decode"]
     of_sam = {"Conv2d": 5, "GELU": 12, "LayerNorm": 24, "LayerNorm2d": 2, "Linear": 48}
     assert (leaves["sam"], leaves["decode"]) == (of_sam, {"Linear": 1})
+    assert list(leaves) == ["sam", "clip", "projector", "prefill", "decode"]
     for kind in ("mermaid", "dot"):  # an edge for each box but the first
         drawn = shown("--depth", "2", "--no-trace", "--format", kind)
-        boxes = len(re.findall(r"^  n\d+ ?\[", drawn, re.MULTILINE))
-        edges = len(re.findall(r"^  n\d+ --?> n\d+", drawn, re.MULTILINE))
+        boxes, edges = (
+            len(re.findall(rf"^  n\d+ ?{what}", drawn, re.MULTILINE))
+            for what in (r"\[", r"--?> n\d+")
+        )
         assert boxes == edges + 1 > 5
 
 
 @pytest.mark.exhaustive
 def test_dump_script_writes_rows_and_text(tmp_path, capsys):
-    names = runpy.run_path(str(ROOT / "scripts" / "dump_dsocr_tree.py"))
-    names["dump"].__globals__["OUTPUT"] = tmp_path
-    assert names["dump"](["--model", "reference", "--no-trace"]) == 0
+    script = Path(__file__).resolve().parent.parent / "scripts" / "dump_dsocr_tree.py"
+    dump = runpy.run_path(str(script))["dump"]
+    dump.__globals__["OUTPUT"] = tmp_path
+    codes = dump(["--model", "reference", "--no-trace"]), dump(["--stage", "none"])
     rows = json.loads((tmp_path / "dsocr-module-tree.json").read_text("utf-8"))["modules"]
     assert [row.keys() >= {"name", "class", "stage"} for row in rows] == [True] * REFERENCE_MODULES
-    assert "[1-11] x 11" in (tmp_path / "dsocr-module-tree.txt").read_text("utf-8")
-    assert names["dump"](["--stage", "none"]) == 2
+    text = (tmp_path / "dsocr-module-tree.txt").read_text("utf-8")
+    assert (codes, "[1-11] x 11" in text) == ((0, 2), True)
 
 
 @pytest.mark.parametrize(
@@ -225,15 +211,10 @@ def test_dump_script_writes_rows_and_text(tmp_path, capsys):
         (("--stage", "head"), 2, "sam, clip, projector, prefill, decode"),
         (("--depth", "-1"), 2, "--depth -1"),
         (("--format", "xml"), 2, "text, json, mermaid, dot"),
-        pytest.param(
-            ("--output", "no/such/folder/tree.txt", "--no-trace"),
-            74,
-            "'no/such/folder/tree.txt'",
-            marks=pytest.mark.exhaustive,
-        ),
+        pytest.param(("--output", "no/such/folder/tree.txt", "--no-trace"), 74,
+                     "'no/such/folder/tree.txt'", marks=pytest.mark.exhaustive),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_one_line(arguments, code, named, capsys):
-    assert run(*arguments) == code
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n"), named in err) == ("", 1, True)
+    found, out, err = run(capsys, *TREE, *arguments)
+    assert (found, out, err.count("\n"), named in err) == (code, "", 1, True)
