@@ -1,7 +1,6 @@
 """The command `stages`: what it drafts runs as it is, under either version of transformers."""
 
-from __future__ import annotations
-
+import copy
 import functools
 import inspect
 import json
@@ -69,17 +68,15 @@ def drafts(tmp_path_factory):
 @sampled("name", DRAFTED, named(*QUICK))
 def test_a_draft_runs_as_it_is(name, drafts, capsys, tmp_path):
     (found, file, stages), target = drafts(name), tmp_path / "report.json"
-    code, _, err = run(
-        capsys, "--hf-config", file, "--stages", stages, "--max-new-tokens", 3, "-q",
-        "--json", target,
-    )  # fmt: skip
+    model = "--hf-config", file, "--stages", stages
+    code, _, err = run(capsys, *model, "--max-new-tokens", 3, "-q", "--json", target)
     # An operator without a rule is said, and is no matter of the draft.
-    warned = ["warning: unknown operator" in line for line in err.splitlines()]
-    assert (code, all(warned)) == (0, True)
+    said = [line for line in err.splitlines() if "warning: unknown operator" not in line]
     report = json.loads(target.read_text())
-    assert [stage["name"] for stage in found["stages"]] == list(report["stages"])
     idle = {name for name, stage in report["stages"].items() if not stage["matrix_flops"]}
-    assert (report["unassigned"]["params"], idle - {"projector"}) == (0, set())
+    assert [stage["name"] for stage in found["stages"]] == list(report["stages"])
+    unused = idle - {"projector"}, report["unassigned"]["params"]
+    assert (code, said, *unused) == (0, [], set(), 0)
 
 
 @sampled("name", DRAFTED, named("t5", "llava"))
@@ -89,23 +86,22 @@ def test_generate_itself_takes_its_inputs_on_a_cpu(name, batch, drafts):
     if name == "florence2":
         pytest.skip("its config sets no size, and the example's has more patches than positions")
     config, architecture = SMALL[name], described_architecture(drafts(name)[2])
-    values = CONFIG_MAPPING[config["model_type"]].from_dict(json.loads(json.dumps(config)))
+    values = CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(config))
     values._attn_implementation = "eager"
     model = getattr(transformers, config["architectures"][0])(values).eval()
     lengths = architecture.plan(batch_size=batch, max_new_tokens=2)
     given = architecture.prefill_inputs(torch.device("cpu"), torch.float32, lengths)
     if "attention_mask" not in inspect.signature(model.forward).parameters:
         given.pop("attention_mask", None)
-    run_model = model
-    if architecture.decode is not None:
-        run_model, start = model.generate, given.get("decoder_input_ids")
-        if start is not None:
-            run_model = transformers.GenerationMixin.generate.__get__(model)
-            given["decoder_start_token_id"] = int(start[0, 0])
-        given |= {"max_new_tokens": 2, "do_sample": False}
     with torch.no_grad():
-        out = run_model(**given)
-    assert architecture.decode is None or len(out) == batch
+        if architecture.decode is None:
+            model(**given)
+            return
+        generate, start = model.generate, given.get("decoder_input_ids")
+        if start is not None:
+            generate = transformers.GenerationMixin.generate.__get__(model)
+            given["decoder_start_token_id"] = int(start[0, 0])
+        assert len(generate(**given, max_new_tokens=2, do_sample=False)) == batch
 
 
 VISION = "model.visual" if IS_5 else "visual"
@@ -154,16 +150,15 @@ def found(stages=None, tokens=None, expert=None, **shapes):
 def test_stages_and_inputs_follow_from_names_and_the_config(name, expected, drafts):
     """A prompt has as many image tokens as the text model is handed."""
     (stages, tokens, expert, shapes), (drafted, *_) = expected, drafts(name)
-    if stages is not None:
-        prefixes = {stage["name"]: stage["prefixes"] for stage in drafted["stages"]}
-        assert (list(prefixes), stages in (prefixes, dict.fromkeys(prefixes))) == ([*stages], True)
-        roles = [stage["role"] for stage in drafted["stages"] if "role" in stage]
-        assert roles == (["prefill", "decode"] if "decode" in stages else ["prefill"])
+    prefixes = {stage["name"]: stage["prefixes"] for stage in drafted["stages"]}
+    roles = [stage["role"] for stage in drafted["stages"] if "role" in stage]
+    assert stages in (None, prefixes, dict.fromkeys(prefixes))
+    assert roles == (["prefill", "decode"] if "decode" in prefixes else ["prefill"])
     if tokens is not None:
         config, prompt = SMALL[name], drafted["prompt"]
         token = config.get("image_token_id", config.get("image_token_index", IMAGE))
-        assert [run["count"] for run in prompt["placed"] if run["value"] == token] == [tokens]
-        assert prompt["tokens"] == tokens + 32
+        placed = [run["count"] for run in prompt["placed"] if run["value"] == token]
+        assert (placed, prompt["tokens"]) == ([tokens], tokens + 32)
     assert {argument: drafted["inputs"][argument]["shape"] for argument in shapes} == shapes
     assert drafted.get("routed_expert") == expert or stages is not None
 
@@ -194,9 +189,8 @@ def test_a_draft_of_the_class_that_is_named_is_printed_or_written(capsys, tmp_pa
     command = ("stages", "--hf-config", written(LLAMA.config, tmp_path), "--class", "LlamaModel")
     code, out, err = run(capsys, *command)
     assert (code, err, run(capsys, *command, "--output", target)) == (0, "", (0, "", ""))
-    drafted = tomllib.loads(out)
-    assert (target.read_text(), drafted["class"]) == (out, "LlamaModel")
-    assert [stage["name"] for stage in drafted["stages"]] == ["model"]
+    assert (target.read_text(), 'class = "LlamaModel"' in out) == (out, True)
+    assert [stage["name"] for stage in tomllib.loads(out)["stages"]] == ["model"]
 
 
 @sampled(
