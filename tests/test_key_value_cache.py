@@ -8,9 +8,8 @@ from transformers import DynamicCache
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.architecture import CacheStep, GrowingCache, lengthened
-from dsocr_analyze.model import generate_calls
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.generation import empty_cache
+from dsocr_analyze.model.generation import empty_cache, lengthen, lengths_of
 
 
 def states(tokens, *, heads=2, size=3):
@@ -58,6 +57,6 @@ def test_of_any_model_only_layers_of_keys_and_values_by_head_grow():
     cache, state = DynamicCache(), torch.randn(1, 4, 3)
     cache.update(state, state, 0)
     cache.update(*states(4), 2)
-    assert generate_calls.lengths_of(cache) == {2: 4}
-    generate_calls.lengthen(cache, 3, {0: 0, 2: 1})
+    assert lengths_of(cache) == {2: 4}
+    lengthen(cache, 3, {0: 0, 2: 1})
     assert [cache.get_seq_length(layer) for layer in (0, 2)] == [4, 7]
