@@ -11,7 +11,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final, TypeAlias
@@ -27,7 +26,6 @@ from dsocr_analyze.model.known_shapes import KnownShapes
 from dsocr_analyze.model.known_values import (
     WITH_VALUES,
     KnownValues,
-    UniformRouting,
     routed_uniformly,
 )
 from dsocr_analyze.model.process_settings import (
@@ -44,6 +42,7 @@ from dsocr_analyze.model.torch_calls import (
     FunctionMode,
     Keywords,
     Value,
+    uncounted,
 )
 
 __all__ = ["REMOTE_PACKAGE", "blamed_on", "is_out_of_memory", "running", "running_unwatched"]
@@ -73,7 +72,8 @@ def running(
         has_weights: Whether the parameters are a checkpoint's; else routing is made uniform.
         assign: Makes assignments to items of tensors on `meta`.
     """
-    with _asked_by_model_code(flash_attention) as stack, without_unused_imports():
+    unwatched = running_unwatched(device, flash_attention, has_weights=has_weights)
+    with unwatched as stack, without_unused_imports():
         # Scripted functions run operator by operator: a fused kernel would hide its operators.
         optimize = torch._C._set_graph_executor_optimize  # of this thread only
         stack.callback(optimize, torch._C._get_graph_executor_optimize())
@@ -86,10 +86,13 @@ def running(
             stack.enter_context(KnownValues(assign))
             stack.enter_context(KnownShapes())
         else:
-            stack.enter_context(FunctionMode(partial(_on_device, device)))
-            if not has_weights:
-                stack.enter_context(UniformRouting())
+            stack.enter_context(FunctionMode(_ended_if_interrupted))
         yield
+
+
+def _ended_if_interrupted(func: Function, args: Arguments, kwargs: Keywords) -> Value:
+    safe_point()
+    return func(*args, **kwargs)
 
 
 @contextlib.contextmanager
@@ -98,31 +101,11 @@ def running_unwatched(
     flash_attention: Callable[..., torch.Tensor] | None = None,
     *,
     has_weights: bool = False,
-) -> Iterator[None]:
-    """The same for timing, not on `meta`: no mode sees the functions, and scripts run fused."""
-    with _asked_by_model_code(flash_attention) as stack:
-        if device.type != "cuda":
-            stack.enter_context(answered(torch.Tensor, "cuda", lambda self, *_: self.to(device)))
-        if not has_weights:
-            for owner in (torch, torch.Tensor):
-                stack.enter_context(answered(owner, "topk", _uniform_top_k(owner.topk)))
-        yield
-
-
-def _uniform_top_k(top_k: Callable[..., _TopK]) -> Callable[..., _TopK]:
-    def uniform(*args: Value, **kwargs: Value) -> _TopK:
-        result = top_k(*args, **kwargs)
-        result[1].copy_(routed_uniformly(result[1], args, kwargs)())
-        return result
-
-    return uniform
-
-
-@contextlib.contextmanager
-def _asked_by_model_code(
-    flash_attention: Callable[..., torch.Tensor] | None,
 ) -> Iterator[contextlib.ExitStack]:
-    """Settings wherever a model runs."""
+    """The same for timing: no mode sees the functions, and scripts run fused.
+
+    `.cuda()` moves to the device under analysis.
+    """
     with (
         exclusive(),
         discarding_stdout(),  # the vendor's forward prints feature shapes
@@ -141,16 +124,26 @@ def _asked_by_model_code(
                 stack.enter_context(answered(module, "flash_attn_func", flash_attention))
                 if not hasattr(module, "_flash_supports_window_size"):
                     stack.enter_context(replaced(module, "_flash_supports_window_size", False))
+        if device.type not in ("meta", "cuda"):
+            stack.enter_context(
+                answered(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor.to(device))
+            )
+        if device.type != "meta" and not has_weights:
+            for owner in (torch, torch.Tensor):
+                stack.enter_context(answered(owner, "topk", _uniform_top_k(owner.topk)))
         yield stack
 
 
-def _on_device(device: torch.device, func: Function, args: Arguments, kwargs: Keywords) -> Value:
-    """Ends a pass if interrupted; `.cuda()` moves to the device under analysis."""
-    safe_point()
-    if func is torch.Tensor.cuda and device.type != "cuda":
-        moved: torch.Tensor = args[0].to(device)
-        return moved
-    return func(*args, **kwargs)
+def _uniform_top_k(top_k: Callable[..., _TopK]) -> Callable[..., _TopK]:
+    """Deals the choices of a top-k to experts in turn, where scores are random."""
+
+    def uniform(*args: Value, **kwargs: Value) -> _TopK:
+        result = top_k(*args, **kwargs)
+        with uncounted():
+            result[1].copy_(routed_uniformly(result[1], args, kwargs)())
+        return result
+
+    return uniform
 
 
 def _autocast_anywhere(original: Callable[..., None]) -> Callable[..., None]:

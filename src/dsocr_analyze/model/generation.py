@@ -405,9 +405,7 @@ def _growing_layers(cache: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tenso
 
 def _zeros(held: torch.Tensor, dim: int, tokens: int) -> torch.Tensor:
     """Zeros like a tensor, of some tokens along a dimension."""
-    shape = list(held.shape)
-    shape[dim] = tokens
-    return held.new_zeros(shape)
+    return held.new_zeros((*held.shape[:dim], tokens, *held.shape[dim + 1 :]))
 
 
 def _bytes_of(value: Any, is_counted: Callable[[torch.Tensor], bool] = torch.is_tensor) -> int:

@@ -32,7 +32,6 @@ from dsocr_analyze.model.torch_calls import (
 __all__ = [
     "WITH_VALUES",
     "KnownValues",
-    "UniformRouting",
     "device_among",
     "frozen",
     "known_value",
@@ -373,18 +372,6 @@ def _pick(computed: _Compute, index: int) -> _Compute:
 
 
 _TOP_K: Final = frozenset({torch.topk, torch.Tensor.topk})
-
-
-def _with_uniform_routing(func: Function, args: Arguments, kwargs: Keywords) -> Any:
-    result: Any = func(*args, **kwargs)
-    if func in _TOP_K:
-        with uncounted():
-            result[1].copy_(routed_uniformly(result[1], args, kwargs)())
-    return result
-
-
-UniformRouting: Final = partial(FunctionMode, _with_uniform_routing)
-"""The mode that deals the choices of a top-k to experts in turn where scores are random."""
 
 
 def routed_uniformly(
