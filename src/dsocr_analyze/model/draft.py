@@ -344,26 +344,21 @@ def _first_pass(model: LoadedModel, described: DescribedModel, width: int) -> _T
                 tried.put.append(source.numel() // width)
         return func(*args, **kwargs)
 
-    hooks = [
-        each.register_forward_hook(partial(note, path))
-        for path, each in model.module.named_modules()
-    ]
     try:
         with (
             exclusive(),
             blamed_on(model.directory, "failed"),
-            left_as_it_was(model.module),
+            left_as_it_was(model.module),  # which removes the hooks
             running(model.device),
             FunctionMode(call),
         ):
+            for path, each in model.module.named_modules():
+                each.register_forward_hook(partial(note, path))
             lengths = described.plan(max_new_tokens=2)
             Generation(model, lengths, described, lambda: None).prefill()
         _refuse_idle(model, described, ran)
     except AnalyzeError as error:
         tried.failure = error
-    finally:
-        for hook in hooks:
-            hook.remove()
     return tried
 
 
@@ -422,11 +417,8 @@ def _prompt(prompt: Prompt, put: list[int]) -> Iterator[str]:
             f"{counts[0]} stand for the picture or recording, {prompt.tokens - counts[0]} for text"
             " around it"
         )
-    fill = prompt.fill or None
-    entries = {
-        "tokens": prompt.tokens, "argument": argument, "fill": fill, "placed": prompt.placed,
-    }  # fmt: skip
-    return _entries(entries, note)
+    entries = {"tokens": prompt.tokens, "argument": argument, "fill": prompt.fill or None}
+    return _entries({**entries, "placed": prompt.placed}, note)
 
 
 def _tensor(value: TensorInput) -> dict[str, Any]:

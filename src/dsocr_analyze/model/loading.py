@@ -13,7 +13,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Final, TypeAlias
 
@@ -167,48 +167,42 @@ def load_model(
         )
     if directory.has_code and not trust_remote_code:
         require_trust(directory)
-    attention = FLASH_ATTENTION if flash_attention else "eager"
-    if directory.described is not None and not flash_attention:
-        attention = directory.described.attention
+    described, attention = directory.described, FLASH_ATTENTION if flash_attention else "eager"
+    if described is not None and not flash_attention:
+        attention = described.attention
     with without_unused_imports():
-        if directory.described is None:
+        if described is None:
             require_transformers(directory)
-        model = _loaded(directory, device, dtype, attention, random_weights)
+        with importing():  # parts of transformers, and the model's files
+            build = _of_its_code if directory.has_code else _of_transformers
+            module = build(directory, device, dtype, attention)
+        if described is not None:
+            check_stages(module, described)
+            if not directory.has_code:
+                check_attention(module, attention)
+            _configure_generation(module, directory)
+        module.eval()
+        is_real = device.type != "meta"
+        has_weights = is_real and not random_weights and bool(directory.weight_files())
+        if has_weights:
+            _load_weights(module, directory)
+        elif is_real:
+            _draw_weights(module)
     if sliding_window is not None:
         # Where `infer()` of Unlimited-OCR sets it; no key of config.json.
-        vars(model.module.config)["_ring_window"] = sliding_window
-    return replace(model, sliding_window=sliding_window)
+        vars(module.config)["_ring_window"] = sliding_window
+    return LoadedModel(module, directory, device, dtype, attention, has_weights, sliding_window)
 
 
-def _loaded(
-    directory: ModelDirectory,
-    device: torch.device,
-    dtype: torch.dtype,
-    attention: str,
-    random_weights: bool,
-) -> LoadedModel:
-    with importing():  # parts of transformers, and the model's files
-        build = _of_its_code if directory.has_code else _of_transformers
-        module = build(directory, device, dtype, attention)
-    if directory.described is not None:
-        check_stages(module, directory.described)
-        if not directory.has_code:
-            check_attention(module, attention)
-        how = directory.path / "generation_config.json"  # of which `generate` takes its cache
-        if how.is_file():
-            read_config(how)  # a JSON object, and not too large
-            with blamed_on(directory, f"has a {how.name} that transformers refuses"):
-                vars(module)["generation_config"] = transformers.GenerationConfig.from_pretrained(
-                    directory.path, local_files_only=True
-                )
-    module.eval()
-    is_real = device.type != "meta"
-    has_weights = is_real and not random_weights and bool(directory.weight_files())
-    if has_weights:
-        _load_weights(module, directory)
-    elif is_real:
-        _draw_weights(module)
-    return LoadedModel(module, directory, device, dtype, attention, has_weights)
+def _configure_generation(module: torch.nn.Module, directory: ModelDirectory) -> None:
+    """Takes over the directory's way to generate, if any, of which `generate` takes its cache."""
+    how = directory.path / "generation_config.json"
+    if how.is_file():
+        read_config(how)  # a JSON object, and not too large
+        with blamed_on(directory, f"has a {how.name} that transformers refuses"):
+            vars(module)["generation_config"] = transformers.GenerationConfig.from_pretrained(
+                directory.path, local_files_only=True
+            )
 
 
 def _of_transformers(
