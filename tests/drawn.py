@@ -3,39 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
 import warnings
-from typing import NamedTuple
-
-import numpy as np
 
 from dsocr_analyze.pictures.picture import Picture, drawing
-
-
-class Box(NamedTuple):
-    """A text's rectangle: centre, size (pixels) and slant (radians)."""
-
-    text: str
-    centre: tuple[float, float]
-    size: tuple[float, float]
-    slant: float
-
-    def corners(self):
-        turn = np.array([[math.cos(self.slant), -math.sin(self.slant)],
-                         [math.sin(self.slant), math.cos(self.slant)]])  # fmt: skip
-        half = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * np.array(self.size) / 2
-        return half @ turn.T + self.centre
-
-    def overlaps(self, other, *, at_least=1.0) -> bool:
-        """Whether they share more than a pixel: no line separates two rectangles."""
-        mine, theirs = self.corners(), other.corners()
-        for box in (self, other):
-            for angle in (box.slant, box.slant + math.pi / 2):
-                axis = np.array([math.cos(angle), math.sin(angle)])
-                a, b = mine @ axis, theirs @ axis
-                if min(a.max(), b.max()) - max(a.min(), b.min()) <= at_least:
-                    return False
-        return True
 
 
 def kept_pictures(monkeypatch) -> list[Picture]:
@@ -61,14 +31,18 @@ def shown_texts(figure):
     return [each for each in texts if each.get_visible() and each.get_text().strip()]
 
 
-def box_of(text) -> Box:
-    extent = text.get_window_extent()
-    rotation = text.get_rotation()
+def outline_of(text, margin: float = 0):
+    """The path of a text's rectangle, slanted with it, but for a margin (pixels)."""
+    from matplotlib.path import Path  # an optional package
+    from matplotlib.transforms import Affine2D
+
+    extent, rotation = text.get_window_extent(), text.get_rotation()
     text.set_rotation(0)
     level = text.get_window_extent()
     text.set_rotation(rotation)
-    centre = ((extent.x0 + extent.x1) / 2, (extent.y0 + extent.y1) / 2)
-    return Box(text.get_text(), centre, (level.width, level.height), math.radians(rotation))
+    place = Affine2D().translate(-0.5, -0.5).scale(level.width - margin, level.height - margin)
+    centre = (extent.x0 + extent.x1) / 2, (extent.y0 + extent.y1) / 2
+    return Path.unit_rectangle().transformed(place.rotate_deg(rotation).translate(*centre))
 
 
 def assert_readable(picture: Picture) -> None:
@@ -76,17 +50,19 @@ def assert_readable(picture: Picture) -> None:
     figure = picture.figure
     with drawing(), warnings.catch_warnings():
         figure.draw_without_rendering()
-        boxes = [box_of(text) for text in shown_texts(figure)]
+        texts = [
+            (text.get_text(), outline_of(text), outline_of(text, 1)) for text in shown_texts(figure)
+        ]
         legends = [legend.get_window_extent() for legend in figure.legends]
         data = [axes.bbox for axes in figure.axes]
-    width, height = figure.bbox.width, figure.bbox.height
-    for box in boxes:
-        corners = box.corners()
-        assert corners.min() >= 0, f"{box} is clipped"
-        assert corners[:, 0].max() <= width, f"{box} is clipped at the right of {width}"
-        assert corners[:, 1].max() <= height, f"{box} is clipped at the top of {height}"
-    for one, other in itertools.combinations(boxes, 2):
-        assert not one.overlaps(other), f"{one} overlaps {other}"
+    for text, outline, _ in texts:
+        (left, low), (right, high) = outline.get_extents().get_points()
+        is_inside = (
+            min(left, low) >= 0 and right <= figure.bbox.width and high <= figure.bbox.height
+        )
+        assert is_inside, f"{text!r} is clipped at {outline}"
+    for (one, _, inner), (other, _, theirs) in itertools.combinations(texts, 2):
+        assert not inner.intersects_path(theirs), f"{one!r} overlaps {other!r}"
     for legend, axes in itertools.product(legends, data):
         assert legend.y1 <= axes.y0
 
