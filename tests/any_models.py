@@ -1,7 +1,5 @@
 """Small models of transformers with their stages files, and what each is called with by hand."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field

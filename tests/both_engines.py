@@ -1,7 +1,5 @@
 """What the tests of both engines share: small models, and a page traced and composed."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch
@@ -143,12 +141,12 @@ def by_both_engines(
     flash: bool = False,
     **page,
 ) -> BothEngines:
-    name = str(dtype).removeprefix("torch.")
-    session = DeepSeekOCRSession.from_directory(directory, dtype=name, flash_attention=flash)
+    how = {"dtype": str(dtype).removeprefix("torch."), "flash_attention": flash}
+    session = DeepSeekOCRSession.from_directory(directory, **how)
     workload = session.plan(**page)
     traced, agreement = session.figures(workload)
-    composed = analytic.page_figures(directory, workload, dtype=name, flash_attention=flash)
     assert agreement is not None
+    composed = analytic.page_figures(directory, workload, **how)
     return BothEngines(session, workload, traced, composed, agreement)
 
 

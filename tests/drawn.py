@@ -1,7 +1,5 @@
 """Pictures as they were drawn: their texts and where these stand."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 

@@ -1,7 +1,5 @@
 """Small models and pages, drawn by a seed: what the tape's forwards are held to."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Mapping

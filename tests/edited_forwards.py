@@ -1,7 +1,5 @@
 """Forwards that run as in another source, and what a comparison with a trace notices of it."""
 
-from __future__ import annotations
-
 import functools
 import types
 from collections.abc import Iterable
@@ -41,10 +39,9 @@ def noticed(case: Case, theirs: Any) -> set[str]:
     found = set()
     for number, reference in theirs.items():
         ours = taped(case, number)
-        if ours.tape.levels != reference.levels:
-            found.add("levels")
-        figures = noted(ours)
-        found |= {name for name, each in reference.figures.items() if figures[name] != each}
+        mine = {**noted(ours), "levels": ours.tape.levels}
+        expected = {**reference.figures, "levels": reference.levels}
+        found |= {name for name in expected if mine[name] != expected[name]}
     return found
 
 
@@ -52,15 +49,15 @@ def functions_of(names: Iterable[Any]) -> dict[str, types.FunctionType]:
     """A module's own functions and methods, by qualified name."""
     found: dict[str, types.FunctionType] = {}
     for each in names:
-        if isinstance(each, type):
-            found |= functions_of(vars(each).values())
-        elif isinstance(each, types.FunctionType):
+        if isinstance(each, types.FunctionType):
             found[each.__qualname__] = each
+        elif isinstance(each, type):
+            found |= functions_of(vars(each).values())
     return found
 
 
-def own_functions(module: types.ModuleType) -> dict[str, types.FunctionType]:
-    found = functions_of(vars(module).values())
+def own_functions(module: types.ModuleType, namespace=None) -> dict[str, types.FunctionType]:
+    found = functions_of((namespace or vars(module)).values())
     return {name: each for name, each in found.items() if each.__module__ == module.__name__}
 
 
@@ -68,10 +65,6 @@ def run_as(monkeypatch: pytest.MonkeyPatch, module: types.ModuleType, source: st
     """Functions of a module run as in another source, for whoever has imported them."""
     edited = dict(vars(module))
     exec(compile(source, module.__file__ or "", "exec"), edited)
-    new = {
-        name: each
-        for name, each in functions_of(edited.values()).items()
-        if each.__module__ == module.__name__
-    }
+    new = own_functions(module, edited)
     for name, function in own_functions(module).items():
         monkeypatch.setattr(function, "__code__", new[name].__code__)

@@ -1,7 +1,5 @@
 """Small text models whose own `generate` is the witness of what the tool counts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from any_models import DECODER, IS_5, MODELS, Small, has_class

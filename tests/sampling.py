@@ -1,7 +1,5 @@
 """Which cases of a test the default run tries; `make exhaustive` tries the others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the tool counts of a generation is what torch counts of the model's own `generate()`."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path

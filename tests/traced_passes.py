@@ -4,8 +4,6 @@ A step is a piece of memory that an operator makes: the module that runs, the op
 the bytes alive right after.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import partial
 from typing import Any, NamedTuple
@@ -51,12 +49,16 @@ def traced(case: Case) -> dict[int | None, Traced]:
         recorder_type=partial(Recorder, with_levels=True),
     )
     weights = {name: each.numel() for name, each in model.module.named_parameters()}
-    found = {None: _of_trace(case, passes.prefill, passes.kv_cache_bytes, weights)}
-    for number, trace, nbytes in zip(
-        passes.step_numbers, passes.decode_steps, passes.step_cache_bytes, strict=True
-    ):
-        found[number] = _of_trace(case, trace, nbytes, _of_decoder(weights), DECODE.name)
-    return found
+    begins = ("model.embed_tokens.", "model.layers.", "model.norm.", "lm_head.")
+    of_decoder = {name: n for name, n in weights.items() if name.startswith(begins)}
+    steps = zip(passes.decode_steps, passes.step_cache_bytes, strict=True)
+    return {
+        None: _of_trace(case, passes.prefill, passes.kv_cache_bytes, weights),
+        **{
+            number: _of_trace(case, *step, of_decoder, DECODE.name)
+            for number, step in zip(passes.step_numbers, steps, strict=True)
+        },
+    }
 
 
 def _of_trace(
@@ -76,16 +78,12 @@ def _of_trace(
 
 def _stage_at(case: Case, path: str) -> str:
     """The vision stage of a module, otherwise the prefill pass."""
-    for stage in case.arch.stages[:-2]:  # before prefill and decode
-        if any(f"{path}.".startswith(f"{prefix}.") for prefix in stage.prefixes):
-            return stage.name
-    return PREFILL.name
-
-
-def _of_decoder(weights: dict[str, int]) -> dict[str, int]:
-    """Those that a decode step reaches."""
-    begins = ("model.embed_tokens.", "model.layers.", "model.norm.", "lm_head.")
-    return {name: n for name, n in weights.items() if name.startswith(begins)}
+    owners = (
+        stage.name
+        for stage in case.arch.stages[:-2]  # before prefill and decode
+        if f"{path}.".startswith(tuple(f"{prefix}." for prefix in stage.prefixes))
+    )
+    return next(owners, PREFILL.name)
 
 
 def levels_of(trace: Trace) -> list[Level]:
