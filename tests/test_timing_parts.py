@@ -349,7 +349,7 @@ def decoders(draw):
     return draw_decoder(draw) | draw(st.just({}) | mixed)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(
     decoders(), st.integers(100, 900), st.sampled_from([BFLOAT16, FLOAT16, FLOAT32]), st.booleans(),
     st.integers(1, 9), st.integers(1, 500),
