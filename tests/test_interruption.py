@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -21,7 +22,7 @@ import torch
 import vendor_like
 from both_engines import small_directory
 from process_state import process_settings, settings
-from sampling import first, sampled
+from sampling import first, named, sampled
 
 from dsocr_analyze import interruption
 from dsocr_analyze.cli import main
@@ -59,13 +60,12 @@ def raises(error, *_):
 
 @pytest.fixture(autouse=True)
 def _both_signals_raise(monkeypatch):
-    before = [*zip(CODES, handlers(), strict=True)]
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, partial(raises, Terminated))
+    raising = signal.default_int_handler, partial(raises, Terminated)
+    before = [*map(signal.signal, CODES, raising)]
     # Else pytest would make a warning of what Python drops.
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     yield
-    for number, handler in before:
+    for number, handler in zip(CODES, before, strict=True):
         signal.signal(number, handler)
 
 
@@ -172,12 +172,11 @@ STEPS = {
 
 @pytest.mark.parametrize(("steps", "error", "noted"), STEPS.values(), ids=STEPS)
 def test_an_interruption_is_raised(steps, error, noted):
-    before, log, raised = handlers(), [], None
-    try:
+    before, log = handlers(), []
+    with contextlib.nullcontext() if error is None else pytest.raises(error) as raised:
         taking(steps, log, held)
-    except BaseException as found:  # noqa: BLE001
-        raised = type(found)
-    assert (raised, log) == (error, noted)
+    assert log == noted
+    assert raised is None or raised.type is error
     assert handlers() == before
 
 
@@ -214,10 +213,10 @@ def test_another_thread_neither_holds_nor_is_interrupted():
     before = handlers()
     with pytest.raises(KeyboardInterrupt):
         interrupt()
-    assert handlers() == before
     interrupt_soon()  # waiting for the other thread's model can be interrupted
     with pytest.raises(KeyboardInterrupt):
         taking(["its turn"], log, exclusive)
+    assert handlers() == before
     leave.set()
     worker.join()
     taking(["my turn"], log, exclusive)
@@ -249,19 +248,13 @@ def test_what_is_deferred_waits_for_the_end_however_long_that_takes(outer):
 # --- every moment ----------------------------------------------------------------------------
 
 
-class Strike:
+def strike(moment, seen, frame, event, _):
     """Strikes at the n-th moment at which Python may run a signal's handler.
 
     That is where a function begins, and where one of C has returned.
     """
-
-    def __init__(self, moment):
-        self.moment, self.seen = moment, 0
-
-    def __call__(self, frame, event, _):
-        self.seen += event in ("call", "c_return")
-        if self.seen == self.moment and event in ("call", "c_return"):
-            interrupt()
+    if event in ("call", "c_return") and next(seen) == moment:
+        interrupt()
 
 
 def at_every_moment(action, step=1):
@@ -270,22 +263,22 @@ def at_every_moment(action, step=1):
     Another end than by KeyboardInterrupt fails, but for the last.
     """
     for moment in range(1, 100_000, step):
-        struck, is_interrupted = Strike(moment), False
-        sys.setprofile(struck)
+        seen, is_interrupted = itertools.count(1), False
+        sys.setprofile(partial(strike, moment, seen))
         try:
             action()
         except KeyboardInterrupt:
             is_interrupted = True
         finally:
             sys.setprofile(None)
-        if struck.seen < moment:
-            break
-        assert is_interrupted
+        assert is_interrupted == (next(seen) > moment)
+        if not is_interrupted:
+            return
         yield
-    assert not is_interrupted
 
 
-def test_whatever_is_held_is_put_back_at_every_moment():
+def holding(_):
+    """Contexts within each other are left, and handlers are as before."""
     entered, before = [], handlers()
 
     @contextlib.contextmanager
@@ -302,13 +295,11 @@ def test_whatever_is_held_is_put_back_at_every_moment():
                 safe_point()
             safe_point()
 
-    moments = 0
-    for moments, _ in enumerate(at_every_moment(action)):  # noqa: B007
-        assert (entered, handlers()) == ([], before)
-    assert moments > 50
+    return action, lambda: (len(entered), handlers()), [(0, before)]
 
 
-def test_at_every_moment_what_is_deferred_is_whole_or_never_begins():
+def deferring(_):
+    """What is deferred is whole or never begins."""
     log = []
 
     def action():
@@ -316,64 +307,81 @@ def test_at_every_moment_what_is_deferred_is_whole_or_never_begins():
             log.append("begins")
             log.append("ends")
 
-    for _ in at_every_moment(action):
-        assert log in ([], ["begins", "ends"])
-        log.clear()
+    return action, lambda: [log.pop() for _ in log[:]], [[], ["ends", "begins"]]
 
 
-CONTEXTS = {
-    "running": (lambda _: running(META, lambda q, *_: q), lambda: torch.empty(3, device=META) + 1),
-    "building": (lambda _: building(META, torch.bfloat16), lambda: torch.nn.Linear(2, 3)),
-    "importing": (
-        lambda folder: importable(ModelDirectory.read(vendor_like.write(folder / "m"))),
-        safe_point,
-    ),
-}
+def using(context, step):
+    """The settings are put back."""
+
+    def made(folder):
+        def action():
+            with context(folder):
+                step()
+
+        return action, settings, [settings()]
+
+    return made
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("context", "step"), CONTEXTS.values(), ids=CONTEXTS)
-def test_settings_are_put_back_at_every_moment(context, step, tmp_path):
-    def action():
-        with context(tmp_path):
-            step()
+def writing(*names, write):
+    """Files that belong together are all old or all new."""
 
-    action()  # imports what it needs
-    before, moments = settings(), 0
-    for moments, _ in enumerate(at_every_moment(action, step=23)):  # noqa: B007
-        assert settings() == before
-    assert moments > 20
+    def made(folder):
+        paths = [folder / name for name in names]
+
+        def look():
+            found = [path.exists() and path.read_text() for path in sorted(folder.iterdir())]
+            for path in paths:
+                path.write_text("old")
+            return found
+
+        look()
+        return partial(write, *paths), look, [[text] * len(paths) for text in ("old", "new")]
+
+    return made
 
 
 def write_table_and_picture(table, picture):
-    with replacing(table) as temporary:
+    with replacing(table) as temporary, replacing(picture) as other:
         temporary.write_text("new")
-        with replacing(picture) as other:
-            other.write_text("new")
+        other.write_text("new")
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("names", "write"),
-    [
-        (["a.json", "b.md", "c.json"], lambda *paths: write_files(dict.fromkeys(paths, "new"))),
-        (["a.csv", "b.png"], write_table_and_picture),
-    ],
-)
-def test_files_that_belong_together_are_all_old_or_all_new(names, write, tmp_path):
-    paths, endings = [tmp_path / name for name in names], set()
+SWEEPS = {
+    "held": (holding, 1, 50), "deferred": (deferring, 1, 20),
+    "running": (
+        using(lambda _: running(META, lambda q, *_: q), lambda: torch.empty(3, device=META) + 1),
+        23, 20,
+    ),
+    "building": (
+        using(lambda _: building(META, torch.bfloat16), lambda: torch.nn.Linear(2, 3)), 23, 20
+    ),
+    "importing": (
+        using(
+            lambda folder: importable(ModelDirectory.read(vendor_like.write(folder / "m"))),
+            safe_point,
+        ), 23, 20,
+    ),
+    "files": (
+        writing("a.json", "b.md", "c.json",
+                write=lambda *paths: write_files(dict.fromkeys(paths, "new"))), 1, 50,
+    ),
+    "a table and its picture": (writing("a.csv", "b.png", write=write_table_and_picture), 1, 50),
+}  # fmt: skip
+"""What makes an action in a folder, how to look at what is left of it, and what may be left; every
+how many moments it is interrupted, and the fewest of these."""
 
-    def restore():
-        for path in paths:
-            path.write_text("old")
 
-    restore()
-    for _ in at_every_moment(partial(write, *paths)):
-        assert sorted(tmp_path.iterdir()) == paths
-        (found,) = {path.read_text() for path in paths}
-        endings.add(found)
-        restore()
-    assert endings == {"old", "new"}
+@sampled("name", SWEEPS, named("held", "deferred"))
+def test_at_every_moment_all_is_as_before_or_done(name, tmp_path):
+    make, step, least = SWEEPS[name]
+    action, look, may_be_left = make(tmp_path)
+    action()  # imports what it needs
+    look()
+    left = [look() for _ in at_every_moment(action, step)]
+    assert len(left) > least
+    assert all(each in may_be_left for each in left)
+    assert all(each in left for each in may_be_left)
 
 
 @pytest.mark.exhaustive
@@ -437,20 +445,14 @@ def test_an_interruption_is_not_blamed_on_the_model(steps, error):
 
 
 def test_building_ends_soon():
-    layers = []
-
-    class Deep(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            for number in range(100):
-                layers.append(number)
-                if number == 4:
-                    interrupt()
-                torch.nn.Linear(2, 2)
-
-    with pytest.raises(KeyboardInterrupt), building(META, torch.float32):
-        Deep()
-    assert len(layers) == 5
+    made = []
+    with contextlib.suppress(KeyboardInterrupt), building(META, torch.float32):
+        for number in range(100):
+            made.append(number)
+            if number == 4:
+                interrupt()
+            torch.nn.Linear(2, 2)
+    assert len(made) == 5
 
 
 # --- the main job, at random moments ---------------------------------------------------------
@@ -482,20 +484,16 @@ class Job:
     def __init__(self, folder):
         config, self.output = folder / "config.json", folder / "out"
         config.write_text(json.dumps(small_directory(num_hidden_layers=1).config))
-        self.output.mkdir()
         named = ["--config", str(config), "--output", str(self.output)]
-        self.arguments = [*named, *PAGE, "-q"]
-        self.seconds = math.inf
-        assert main(self.arguments) == 0  # imports what is needed
-        assert self.run() == 0
+        self.arguments, self.seconds = [*named, *PAGE, "-q"], math.inf
+        assert [main(self.arguments), self.run()] == [0, 0]  # the first imports what is needed
         self.right = self.written()
 
     def run(self):
         """The exit code; the fastest run tells how long the job takes when nobody disturbs it."""
         start = time.perf_counter()
         code = main(self.arguments)
-        if code == 0:
-            self.seconds = min(self.seconds, time.perf_counter() - start)
+        self.seconds = min(self.seconds, math.inf if code else time.perf_counter() - start)
         return code
 
     def written(self):
@@ -503,10 +501,6 @@ class Job:
         assert sorted(path.name for path in self.output.iterdir()) == sorted(REPORT)
         texts = [(self.output / name).read_text() for name in REPORT]
         return [re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", "", text) for text in texts]
-
-    def make_old(self):
-        for name in REPORT:
-            (self.output / name).write_text("old")
 
 
 @sampled("chunk", range(CHUNKS), first(1))
@@ -516,7 +510,7 @@ def test_the_main_job_interrupted_at_random(chunk, tmp_path):
     before = settings() | process_settings()
     for _ in range(POINTS):
         number, code = draw.choice(list(CODES)), None
-        job.make_old()
+        write_files({job.output / name: "old" for name in REPORT})
         after = draw.uniform(0, 1.1) * job.seconds
         with contextlib.suppress(KeyboardInterrupt), struck_after(after, number):
             code = job.run()
@@ -529,9 +523,9 @@ def test_the_main_job_interrupted_at_random(chunk, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_library_that_changes_the_environment_while_it_parses_puts_it_back(tmp_path, monkeypatch):
+def test_a_library_that_changes_the_environment_while_it_parses_puts_it_back(monkeypatch):
     """Typer sets a variable before the `try` that takes it away again."""
-    job, before, changes = Job(tmp_path), dict(os.environ), []
+    before, changes = dict(os.environ), []
 
     class Struck(type(os.environ)):
         def __setitem__(self, key, value):
@@ -541,14 +535,14 @@ def test_a_library_that_changes_the_environment_while_it_parses_puts_it_back(tmp
 
     with monkeypatch.context() as patch:  # pytest changes the environment after each step
         patch.setattr(os.environ, "__class__", Struck)
-        assert job.run() == 130
+        assert main(["--engine", "analytic"]) == 130
     assert changes
     assert dict(os.environ) == before
 
 
 @pytest.mark.exhaustive
 def test_an_interruption_while_a_command_line_is_parsed_waits(tmp_path, monkeypatch):
-    job, log, make_context = Job(tmp_path), [], application.make_context
+    log, make_context = [], application.make_context
 
     def struck(*arguments, **options):
         taking([interrupt, "struck"], log)
@@ -557,10 +551,9 @@ def test_an_interruption_while_a_command_line_is_parsed_waits(tmp_path, monkeypa
         return context
 
     monkeypatch.setattr(application, "make_context", struck)
-    job.make_old()
-    assert job.run() == 130
+    assert main(["--engine", "analytic", "--output", str(tmp_path)]) == 130
     assert log == ["struck", "went on"]
-    assert job.written() == OLD
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.exhaustive
@@ -568,11 +561,15 @@ def test_an_interruption_while_a_command_line_is_parsed_waits(tmp_path, monkeypa
 def test_a_session_interrupted_at_random_can_be_used_again(times):
     session = DeepSeekOCRSession.from_directory(small_directory(num_hidden_layers=1))
     workload = session.plan(page=(600, 500), crop_mode=False, image_size=64, max_new_tokens=1)
-    start = time.perf_counter()
+    seconds, draw, interrupted = 1.0, random.Random(0), 0
     right, _ = session.figures(workload)
-    seconds, draw, interrupted = time.perf_counter() - start, random.Random(0), 0
-    before = settings()
-    model = [vars(module).keys() for module in session.model.modules()]
+
+    def state():
+        modules = [*session.model.modules()]
+        hooks = [m._forward_hooks or m._forward_pre_hooks for m in modules]
+        return settings(), [vars(module).keys() for module in modules], any(hooks)
+
+    before = state()
     for _ in range(times):
         start = time.perf_counter()
         try:
@@ -582,9 +579,7 @@ def test_a_session_interrupted_at_random_can_be_used_again(times):
             interrupted += 1
         else:
             seconds = min(seconds, time.perf_counter() - start)
-        assert settings() == before
-        assert [vars(module).keys() for module in session.model.modules()] == model
-        assert not any(m._forward_hooks or m._forward_pre_hooks for m in session.model.modules())
+        assert state() == before
     assert interrupted > times / 4
     assert session.figures(workload)[0] == right
 
@@ -593,11 +588,9 @@ def test_a_session_interrupted_at_random_can_be_used_again(times):
 @pytest.mark.parametrize("seed", range(12))
 def test_processes_that_trace_interrupted_at_random(seed, tmp_path):
     """Those of the analytic engine are interrupted by the campaign of faults."""
-    draw = random.Random(seed)
-    (tmp_path / "config.json").write_text(json.dumps(small_directory(num_hidden_layers=1).config))
-    files = [tmp_path / name for name in REPORT]
-    for path in files:
-        path.write_text("old")
+    draw, files = random.Random(seed), [tmp_path / name for name in REPORT]
+    config = json.dumps(small_directory(num_hidden_layers=1).config)
+    write_files({tmp_path / "config.json": config, **dict.fromkeys(files, "old")})
     arguments = ["--config", "config.json", *PAGE, "-q", "--output", "."]
     process = subprocess.Popen(
         [sys.executable, "-m", "dsocr_analyze", *arguments], cwd=tmp_path,
