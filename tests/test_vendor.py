@@ -87,11 +87,6 @@ class Run:
     dtype: torch.dtype
     flash: bool
 
-    @property
-    def needs_mask(self) -> bool:
-        """Whether the vendor's attention asserts a mask."""
-        return self.config["use_mla"] and not self.flash
-
 
 def drawn(seed: int) -> Run:
     draw = random.Random(seed)
@@ -157,14 +152,11 @@ def load(run: Run, *, vendor: bool) -> LoadedModel:
 @pytest.mark.parametrize("seed", RUNS)
 def test_drawn_models_peak_at_the_same_byte(seed):
     run = drawn(seed)
+    needs_mask = run.config["use_mla"] and not run.flash  # which the vendor's attention asserts
+    options = {"step_numbers": () if needs_mask else range(2)}
     workload = DEFAULT.plan(**run.page)
     theirs, ours = (
-        trace_passes(
-            load(run, vendor=vendor),
-            workload,
-            DEFAULT,
-            step_numbers=() if run.needs_mask else range(2),
-        )
+        trace_passes(load(run, vendor=vendor), workload, DEFAULT, **options)
         for vendor in (True, False)
     )
     assert_same_passes(ours, theirs)
@@ -173,39 +165,28 @@ def test_drawn_models_peak_at_the_same_byte(seed):
 # ------------------------------------------------------------------------- an outside witness
 
 
-def inputs_of(run: Run, workload: PageWorkload, pages_without_local_views: tuple[int, ...]):
-    """What the model is called with, as `generate` calls it: with mask and positions."""
-    inputs = DEFAULT.prefill_inputs(META, run.dtype, workload)
-    batch, length = inputs["input_ids"].shape
-    blank = torch.zeros(1, 3, 64, 64, dtype=run.dtype, device=META)
-    for item in pages_without_local_views:
-        inputs["images"][item] = (blank, inputs["images"][item][1])
-    inputs["attention_mask"] = torch.ones(batch, length, dtype=torch.long, device=META)
-    inputs["position_ids"] = torch.arange(length, device=META).expand(batch, -1).contiguous()
-    return inputs
+def curves(model: LoadedModel, workload: PageWorkload) -> list[list[tuple[str, int]]]:
+    """Of a prefill pass and of a decode step, called as `generate` does: with mask and positions.
 
-
-def curves(
-    model: LoadedModel, run: Run, workload: PageWorkload, without: tuple[int, ...]
-) -> list[list[tuple[str, int]]]:
-    """Of a prefill pass and of a decode step."""
-    found = []
+    The second page has no local views.
+    """
+    found, cache = [], None
     with running(META, flash_attention):
-        inputs = inputs_of(run, workload, without)
+        inputs = DEFAULT.prefill_inputs(META, model.dtype, workload)
         batch, length = inputs["input_ids"].shape
-        step = {
-            "input_ids": torch.zeros(batch, 1, dtype=torch.long, device=META),
-            "attention_mask": torch.ones(batch, length + 1, dtype=torch.long, device=META),
-            "position_ids": torch.full((batch, 1), length, device=META),
-            "use_cache": True,
-        }
-        cache = None
-        for arguments in (inputs, step):
+        blank = torch.zeros(1, 3, 64, 64, dtype=model.dtype, device=META)
+        inputs["images"][1] = (blank, inputs["images"][1][1])
+        for tokens in (length, 1):
+            held = length + (tokens == 1)
+            mask = torch.ones(batch, held, dtype=torch.long, device=META)
+            positions = torch.arange(held - tokens, held, device=META).expand(batch, -1)
+            inputs |= {"attention_mask": mask, "position_ids": positions.contiguous()}
             with Alive() as alive:
-                output = model.module(**arguments, past_key_values=cache)
+                output = model.module(**inputs, past_key_values=cache)
             cache = output.past_key_values
             del output
             found.append(alive.curve)
+            inputs = {"input_ids": torch.zeros_like(mask[:, :1]), "use_cache": True}
     return found
 
 
@@ -216,8 +197,6 @@ def test_as_many_bytes_are_alive_after_every_operator(seed):
     workload = DEFAULT.plan(**{**page, "base_size": 256, "image_size": 192})
     assert workload.local_views is not None
     # A page without local views among others: what is held of the one before it stays.
-    theirs, ours = (
-        curves(load(run, vendor=vendor), run, workload, without=(1,)) for vendor in (True, False)
-    )
+    theirs, ours = (curves(load(run, vendor=vendor), workload) for vendor in (True, False))
     assert len(theirs[0]) > 100
     assert ours == theirs
