@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from taped import alone
+from test_tape_modules import alone
 from torch import nn
 from tracing import Calls, Net, by_path, meta, trace_of
 

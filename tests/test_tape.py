@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from taped import alone, assert_same_for_any, expanded, features
 from taped_passes import WholeTape
+from test_tape_modules import alone, expanded, features
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr import clip
@@ -469,31 +469,6 @@ def test_an_operator_is_the_record_by_hand_and_its_output(t, name):
     assert [kernel[:6] for kernel in t.kernels] == records
     assert (found.n, found.dtype) == output
     assert t.alive == (found.nbytes if records else 0)
-
-
-def every_operator(t, a, b):
-    """Each of the operators, on sizes from two."""
-    x = t.input(a * b, t.dtype)
-    flags = t.map("eq", t.input(a, INT64), t.input(b, INT64), n=a * b, output=BOOL)
-    t.map("mul", x, flops=4, into=t.empty(a * b, t.dtype))
-    t.product("matmul", Gemm(a, b, a, 3), t.view(x, 3 * b), x, t.weight(7, "bias"))
-    fused_attention(
-        t, "flash_attention", Attention(a, 4, 2, b, a + b, 5, 6), x, x, t.empty(b, t.dtype)
-    )
-    fused_attention(t, "sdpa", Attention(a, 2, 2, b, b, 5, 5, masked=True), x, flags)
-    t.softmax(x, a, b)
-    t.rows("routing", "topk", t.reduce("sum", x, a, b), Rows(1, a), (3, FLOAT32), flops=2 * a)
-    t.move("scatter", x, read=a, written=8 * b, into=t.host(b, INT64))
-    t.cat(x, t.move("clone", x, n=a * a * b), t.cast(x, FLOAT32))
-    t.gather("embedding", t.move("arange", n=a, dtype=INT64), a * 5, t.dtype)
-    t.skippable(a * a - a)
-
-
-@given(a=st.integers(2, 10**6), b=st.integers(2, 10**6))
-def test_on_symbols_an_operator_notes_what_it_notes_on_their_values(a, b):
-    for kernel in assert_same_for_any(every_operator, a=a, b=b).kernels:
-        assert {type(count) for count in (*kernel.work, *kernel.dimensions)} <= {int, bool}
-        assert min(kernel.work) >= 0
 
 
 # --- formulas of forwards: by hand, and beside forwards on numbers --------------------------------

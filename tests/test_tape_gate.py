@@ -20,7 +20,6 @@ import threading
 import types
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,21 +68,6 @@ def test_a_pass_holds_what_real_tensors_hold(seed):
         case = dataclasses.replace(case, dtype=BFLOAT16)
     for number, levels in witnessed(case).items():
         assert_same_steps(common(taped(case, number).tape.levels), common(levels))
-
-
-@sampled("seed", SEEDS, lambda number, _: number < 3)
-def test_copying_equal_calls_changes_no_figure(seed):
-    case = drawn(seed)
-    w = case.workload
-    pages = (1, 2, 5) if w.local_views is None else (1,)
-    for batch, count in itertools.product((1, 3), pages):
-        tokens = w.visual_tokens // w.prompt_pages * count
-        sizes = {"batch_size": batch, "prompt_pages": count, "visual_tokens": tokens}
-        sized = dataclasses.replace(case, workload=dataclasses.replace(w, **sizes))
-        whole, copied = noted(taped(sized)), taped(sized, kind=Tape)
-        assert noted(copied) == whole
-        assert taped(sized, kind=partial(Tape, records=False)).tape.peak == whole["peak"]
-        assert len(copied.tape.kernels) <= whole["records"].total()
 
 
 # --- what is drawn

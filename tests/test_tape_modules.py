@@ -8,48 +8,32 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import random
+from collections import Counter
 from importlib.metadata import version
 from types import SimpleNamespace
 
 import pytest
 import torch
 from sampling import every, sampled
-from taped import (
-    CONFIG,
-    DTYPES,
-    alone,
-    assert_same,
-    attend,
-    decoder,
-    features,
-    latent,
-    of_config,
-    of_type,
-    on_meta,
-    own,
-    params,
-    summed,
-)
 from taped_passes import WholeTape
 from torch import nn
-from tracing import Calls
+from traced_passes import levels_of
+from tracing import Calls, meta
 from transformers.activations import ACT2FN
 
 from dsocr_analyze import tape
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.architecture import GrowingCache
-from dsocr_analyze.architectures.deepseek_ocr import ClipDimensions, clip
+from dsocr_analyze.architectures.deepseek_ocr import ClipDimensions
 from dsocr_analyze.architectures.deepseek_ocr import _attention as clip_attention
 from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder, modeling_deepseekv2
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
 )
 from dsocr_analyze.architectures.deepseek_ocr_2 import EncoderDimensions, qwen2_encoder
-from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
 from dsocr_analyze.architectures.ocr_family.attention import (
     Pass,
     _check_positions,
+    attention,
     cached,
     flash_attention,
     rotary_tables,
@@ -58,6 +42,7 @@ from dsocr_analyze.architectures.ocr_family.attention import (
 )
 from dsocr_analyze.architectures.ocr_family.decoder import (
     _gate,
+    latent_attention,
     lm_head,
     mixture,
     rotary_embedding,
@@ -76,11 +61,11 @@ from dsocr_analyze.architectures.ocr_family.vision import (
     _window_unpartition,
     absolute_positions,
     projector,
-    sam,
 )
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT64
-from dsocr_analyze.kernels import Attention, Convolution, Gemm
-from dsocr_analyze.model.known_values import KnownValues
+from dsocr_analyze.figures import Peak
+from dsocr_analyze.kernels import Attention, Convolution, Gemm, total_work
+from dsocr_analyze.model.forward import running
 from dsocr_analyze.tape import Tape
 from dsocr_analyze.tape.modules import (
     ACTIVATIONS,
@@ -92,7 +77,139 @@ from dsocr_analyze.tape.modules import (
     linear,
     rms_norm,
 )
+from dsocr_analyze.trace.passes import recorded_flash_attention
+from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.workload import PageWorkload, ViewBatch
+
+DTYPES = (BFLOAT16, FLOAT16, FLOAT32)
+
+# --- alone ---------------------------------------------------------------------------------------
+
+
+def alone(forward, dtype=BFLOAT16, kind=Tape, **options):
+    """A tape of one call of a forward that takes nothing but the tape; nothing is left alive."""
+    tape = kind(dtype, **options)
+    output = tape.call("", forward)
+    del output
+    tape.check_nothing_is_left()
+    return tape
+
+
+def features(tape, *shape):
+    """An input of this shape in the tape's type, which is no activation."""
+    n = 1
+    for size in shape:
+        n = size * n
+    return tape.input(n, tape.dtype)
+
+
+def summed(kernels):
+    return total_work(kernel.total for kernel in kernels)
+
+
+def params(tape):
+    return sum(n for _, _, n in tape.weights)
+
+
+# --- decoders ------------------------------------------------------------------------------------
+
+CONFIG = {
+    "hidden_size": 24,
+    "vocab_size": 50,
+    "num_hidden_layers": 1,
+    "intermediate_size": 20,
+    "moe_intermediate_size": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "attention_bias": False,
+    "use_mla": False,
+    "q_lora_rank": None,
+    "kv_lora_rank": 6,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 5,
+    "max_position_embeddings": 20,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 0,
+    "moe_layer_freq": 1,
+    "topk_method": "greedy",
+    "scoring_func": "softmax",
+    "norm_topk_prob": False,
+    "n_group": 1,
+    "topk_group": 1,
+    "tie_word_embeddings": False,
+    "pad_token_id": None,
+}
+
+
+def decoder(**fields):
+    """Dimensions with any fields, also some that no config file gives."""
+    return dataclasses.replace(DecoderDimensions.from_config(CONFIG), **fields)
+
+
+def attend(t, c, p, forward=attention):
+    """One pass of attention; a mask unless it is by flash."""
+    mask = None if p.flash else features(t, p.tokens, p.keys)
+    return forward(t, features(t, p.tokens, c.hidden_size), mask, p, c)
+
+
+def latent(t, c, p):
+    return attend(t, c, p, latent_attention)
+
+
+# --- beside a trace ------------------------------------------------------------------------------
+
+
+def of_type(dtype, *shape):
+    """A tensor on `meta`."""
+    return meta(*shape, dtype=getattr(torch, dtype.name))
+
+
+def on_meta(build, *args, dtype, **kwargs):
+    """What `build` makes, on `meta`; only parameters have the type, tables stay fp32."""
+    with torch.device("meta"):
+        module = build(*args, **kwargs).eval()
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(getattr(torch, dtype.name))
+    return module
+
+
+def expanded(kernels):
+    """Records of single calls, each with its number."""
+    numbers = Counter()
+    for kernel in kernels:
+        numbers[kernel._replace(calls=1)] += kernel.calls
+    return numbers
+
+
+def assert_same(module, inputs, dtype, forward):
+    """A forward of a tape notes, step by step, what a trace of the module does on inputs on meta.
+
+    It also owns the module's parameters.
+    """
+    recorder = Recorder(module, with_levels=True)
+    with running(torch.device("meta"), recorded_flash_attention(recorder)), recorder:
+        trace = recorder.begin()
+        module(*inputs)
+    assert not trace.unknown
+    whole, traced = alone(forward, dtype, WholeTape), levels_of(trace)
+    for step, (ours, theirs) in enumerate(itertools.zip_longest(whole.levels, traced)):
+        assert ours == theirs, step
+    assert expanded(whole.kernels) == expanded(trace.kernels)
+    if traced:
+        highest = max(traced, key=lambda level: level.nbytes)
+        assert whole.peak == Peak(highest.nbytes, highest.path)
+    assert Counter(path for path, *_ in whole.calls) == Counter(trace.calls)
+    owned = {f"{path}.{name}".strip("."): n for path, name, n in whole.weights}
+    assert owned == {name: each.numel() for name, each in module.named_parameters()}
+
+    copied = alone(forward, dtype)
+    assert expanded(copied.kernels) == expanded(whole.kernels)
+    for name in ("calls", "weights", "savings", "peak"):
+        assert getattr(copied, name) == getattr(whole, name)
+
 
 # --- small modules
 
@@ -256,192 +373,17 @@ def test_activations_are_all_that_transformers_knows():
         assert set(ACTIVATIONS) == set(ACT2FN)
 
 
-# --- attention
-
-PLAIN = [
-    {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "attention_bias": bias}
-    for heads, kv_heads, bias in (
-        (4, 2, True), (4, 4, False), (4, 1, False), (1, 1, False), (12, 12, False),
-    )
-]  # fmt: skip
-ATTENTIONS = PLAIN + [
-    {"use_mla": True, "num_attention_heads": 3} | changes
-    for changes in (
-        {"q_lora_rank": 10, "qk_rope_head_dim": 2, "attention_bias": True},
-        {},
-        {"v_head_dim": 12},
-        {"num_attention_heads": 1},
-        {"num_attention_heads": 1, "q_lora_rank": 10, "v_head_dim": 12},
-        *(
-            {"rope_scaling": {"type": kind, "factor": 2.0}}
-            for kind in ("linear", "dynamic", "yarn")
-        ),
-    )
-]
-PASSES = [
-    (BFLOAT16, 1, 2, 0),  # a short prompt
-    (FLOAT32, 3, 50, 0),
-    (FLOAT16, 1, 1, 50),  # a step
-    (BFLOAT16, 3, 1, 2),
-]
+# --- the second encoder's mask
 
 
-@pytest.fixture
-def _flash_attn(monkeypatch):
-    """The reference finds flash-attn where the trace puts it: in transformers' own file."""
-    from transformers import modeling_flash_attention_utils as found
-
-    def flash_attn_func(*args, **kwargs):
-        return found.flash_attn_func(*args, **kwargs)
-
-    monkeypatch.setattr(modeling_deepseekv2, "flash_attn_func", flash_attn_func)
-
-
-def inputs_of(dtype, p, sizes):
-    """Features, mask, positions and cache of one pass, as the decoder hands them to a layer.
-
-    Each of the cache's two tensors has `sizes` heads and features.
-    """
-    mask = None if p.flash else of_type(dtype, p.B, 1, p.T, p.keys)
-    # Flash attention asks for values: whether positions restart.
-    with KnownValues():
-        ones = torch.ones(p.B, p.keys, dtype=torch.int64, device="meta")
-        positions = (ones.cumsum(-1) - 1)[:, -p.T :]
-    cache = GrowingCache()
-    if p.past:
-        cache.update(*(of_type(dtype, p.B, heads, p.past, size) for heads, size in sizes), 0)
-    return of_type(dtype, p.B, p.T, 24), mask, positions, cache
-
-
-@sampled(
-    ("changes", "pass_", "flash"),
-    itertools.product(ATTENTIONS, PASSES, (False, True)),
-    every(5),
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "N", "q", "dtype"), [(4, 2, 3, 2, BFLOAT16), (3, 1, 1, 3, FLOAT32)]
 )
-@pytest.mark.usefixtures("_flash_attn")
-def test_attention_is_that_of_a_trace(changes, pass_, flash):
-    dtype, *sizes = pass_
-    c, p = of_config(**changes), Pass(*sizes, flash=flash)
-    if c.use_mla:
-        kind = "DeepseekV2FlashAttention2" if flash else "DeepseekV2Attention"
-        held = [(1, c.qk_rope_head_dim), (1, c.kv_lora_rank)]
-        held = [(c.heads, c.head_dim)] * 2 if flash else held
-    else:
-        kind = "LlamaFlashAttention2" if flash else "LlamaAttention"
-        held = [(c.kv_heads, c.head_dim)] * 2
-    config = DeepseekV2Config(**CONFIG | changes)
-    module = on_meta(getattr(modeling_deepseekv2, kind), config, layer_idx=0, dtype=dtype)
-    forward = latent if c.use_mla else attend
-    assert_same(module, inputs_of(dtype, p, held), dtype, lambda t: forward(t, c, p))
-
-
-# --- the vision side
-
-
-def sam_case(draw):
-    heads, patch, window = draw.choice([1, 2, 3]), draw.choice([2, 4]), draw.choice([2, 3, 4])
-    layers = draw.randint(1, 3)
-    g = draw.choice([window, 2 * window, draw.randint(2, 10)])
-    c = SamDimensions(
-        width=heads * draw.choice([2, 3]),
-        layers=layers,
-        heads=heads,
-        global_attn_indexes=tuple(i for i in range(layers) if draw.random() < 0.5),
-        downsample_channels=(draw.randint(1, 5), draw.randint(1, 5)),
-        image_size=patch * draw.choice([g, window, draw.randint(1, 9)]),
-        patch=patch,
-        window=window,
-        mlp_ratio=draw.choice([1, 4]),
-        neck=draw.randint(2, 6),
-    )
-    N, R = draw.choice([1, 2, 3]), patch * g + draw.randrange(patch)
-    return of_layer(sam_encoder, c, shape=(N, 3, R, R), forward=lambda t, x: sam(t, x, N, R, c))
-
-
-def sam_encoder(c):
-    encoder = deepencoder.ImageEncoderViT(
-        img_size=c.image_size,
-        patch_size=c.patch,
-        embed_dim=c.width,
-        depth=c.layers,
-        num_heads=c.heads,
-        mlp_ratio=c.mlp_ratio,
-        out_chans=c.neck,
-        use_rel_pos=True,
-        window_size=c.window,
-        global_attn_indexes=c.global_attn_indexes,
-    )
-    encoder.downsample(c.neck, c.downsample_channels)
-    return encoder
-
-
-def clip_case(draw):
-    heads, patch, q = draw.choice([1, 2, 3]), draw.choice([1, 2]), draw.randint(1, 5)
-    c = ClipDimensions(
-        width=heads * draw.choice([2, 3]),
-        layers=draw.randint(1, 3),
-        heads=heads,
-        image_size=patch * draw.choice([q, 1, draw.randint(1, 6)]),
-        patch_size=patch,
-    )
-    settings = {
-        "num_layers": c.layers,
-        "hidden_size": c.width,
-        "num_attention_heads": c.heads,
-        "ffn_hidden_size": 4 * c.width,
-        "image_size": c.image_size,
-        "patch_size": c.patch_size,
-        "layernorm_epsilon": 1e-5,
-    }
-    N = draw.choice([1, 2, 3])
-    features_of_sam = N, c.width, q, q
-    return of_module(
-        deepencoder.VitModel, settings,
-        inputs=[typed(N, 3, 64 * q, 64 * q), typed(*features_of_sam)],
-        forward=lambda t: clip(t, features(t, *features_of_sam), N, q, c),
-    )  # fmt: skip
-
-
-def drawn_encoder(draw):
-    """Dimensions, views and tokens per side."""
-    kv_heads = draw.choice([1, 1, 2, 3])
-    heads = kv_heads * draw.choice([1, 2, 3])
-    sizes = draw.sample([64, 128, 192, 256], 2)
+def test_an_encoder_may_keep_its_mask(heads, kv_heads, N, q, dtype):
     c = EncoderDimensions(
-        width=heads * draw.choice([2, 4]),
-        layers=draw.randint(1, 3),
-        heads=heads,
-        kv_heads=kv_heads,
-        intermediate_size=draw.randint(1, 9),
-        view_sizes=tuple(sizes),
-    )
-    return c, draw.choice([1, 2, 3]), sizes[0] // 64
-
-
-def encoder_case(draw):
-    c, N, q = drawn_encoder(draw)
-    sizes = c.layers, c.width, c.heads, c.kv_heads, c.intermediate_size, 400
-    return of_layer(
-        deepencoderv2.Qwen2Decoder2Encoder, *sizes, view_sizes=c.view_sizes,
-        shape=(N, c.width, q, q), forward=lambda t, x: qwen2_encoder(t, x, N, q, c),
+        width=4 * heads, layers=2, heads=heads, kv_heads=kv_heads, intermediate_size=5,
+        view_sizes=(64 * q,),
     )  # fmt: skip
-
-
-ENCODERS = {"sam_model": sam_case, "vision_model": clip_case, "qwen2_model": encoder_case}
-
-
-@sampled(("name", "seed"), itertools.product(ENCODERS, range(40)), every(8))
-def test_an_encoder_is_that_of_a_trace(name, seed):
-    draw = random.Random(seed)
-    case, dtype = ENCODERS[name](draw), draw.choice(DTYPES)
-    module, inputs, forward = case(dtype)
-    assert_same(module, inputs, dtype, forward, f"model.{name}")
-
-
-@sampled("seed", range(10), every(5))
-def test_an_encoder_may_keep_its_mask(seed):
-    draw = random.Random(seed)
-    (c, N, q), dtype = drawn_encoder(draw), draw.choice(DTYPES)
 
     def encoded(t, *, has_mask):
         return qwen2_encoder(t, features(t, N, c.width, q, q), N, q, c, has_mask=has_mask)
@@ -503,7 +445,7 @@ def test_a_projector_is_that_of_a_trace(name, are_apart, dtype):
         def forward(t, N=N, q=q):
             return projector(t, features(t, N, q * q, 8), N, q, c, are_apart=are_apart)
 
-        assert_same(module, [maps], dtype, forward, "model.projector")
+        assert_same(module, [maps], dtype, forward)
 
 
 # --- forwards against integers worked out by hand; the arithmetic is the derivation --------------
@@ -517,7 +459,7 @@ def records(forward, dtype=BF16, *, path=None, part=slice(None), of=None):
 
     def run():
         t = alone(forward, dtype)
-        found = (t.kernels if path is None else own(t, path))[part]
+        found = [each for each in t.kernels if path in (None, each.path)][part]
         return [kernel for kernel in found if of is None or kernel.operator in of]
 
     return run
