@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from any_models import (
+    CLIP_ENCODER,
     FORMULAS,
     IS_5,
     LLAMA,
@@ -55,14 +56,13 @@ QUICK = ("llama", "qwen2_moe", "qwen2_vl", "clip")
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.exhaustive) for name in MODELS
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.exhaustive)
+        for name in PRESENT
     ],
 )
 def traced(request, tmp_path_factory):
     """A model, its session, and its report for 4 new tokens."""
-    small = MODELS[request.param]
-    if not small.is_there:
-        pytest.skip(f"the installed transformers has no {request.param}")
+    small = PRESENT[request.param]
     session = session_of(small, tmp_path_factory.mktemp(request.param))
     return small, session, session.analyze(max_new_tokens=4)
 
@@ -107,19 +107,25 @@ def test_stages_work_is_that_of_their_modules(traced):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("name", "between"),
-    [("clip", 2 * 24 * (2 * 2 - 2 * 1)),  # [B, P] x [P, B] grows with the square
-     ("clip_encoder", 0)],
+    ("name", "device", "batch", "between"),
+    [*((name, "cpu", 1, 0) for name in QUICK),  # where the values are there
+     ("clip", "meta", 2, 2 * 24 * (2 * 2 - 2 * 1)),  # [B, P] x [P, B] grows with the square
+     ("clip_encoder", "meta", 2, 0)],
 )  # fmt: skip
-def test_a_batch_costs_as_many_times_its_matrix_work(tmp_path, name, between):
+def test_a_cpu_counts_the_same_and_a_batch_as_many_times(tmp_path, name, device, batch, between):
     """But in a model that compares every image with every text."""
-    session = session_of(PRESENT[name], tmp_path)
-    one, two = (session.analyze(batch_size=batch, max_new_tokens=2) for batch in (1, 2))
-    assert two.total.matrix_flops == 2 * one.total.matrix_flops + between
+    one = session_of(MODELS[name], tmp_path, dtype="float32").analyze(max_new_tokens=2)
+    other = session_of(MODELS[name], tmp_path, dtype="float32", device=device)
+    found = other.analyze(max_new_tokens=2, batch_size=batch)
+    assert found.total.matrix_flops == batch * one.total.matrix_flops + between
+    assert found.total.batch.matrix_flops == batch * one.total.batch.matrix_flops + between
+    assert found.operator_ledger.unknown == {}
 
 
-def test_a_dense_decoder_by_hand(tmp_path):
-    report = session_of(LLAMA, tmp_path).analyze(max_new_tokens=1)
+def test_a_dense_decoder_by_hand_of_which_few_steps_run(tmp_path):
+    session = session_of(LLAMA, tmp_path)
+    assert session.trace(session.plan(max_new_tokens=1000)).step_numbers == (0, 1, 499, 998)
+    report = session.analyze(max_new_tokens=1)
     T, d, kv, inner, layers, vocabulary = TOKENS, 64, 32, 96, 2, 128
     weights = 2 * d * d + 2 * d * kv + 3 * d * inner
     angle = 0 if IS_5 else 8  # half a head's, which 4.46 makes as an outer product
@@ -131,19 +137,6 @@ def test_a_dense_decoder_by_hand(tmp_path):
     )
     memory = report.memory.kv_cache_bytes, report.memory.inputs_bytes
     assert memory == (2 * layers * kv * T * 2, 8 * T * 2)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["llama", "qwen2_moe", "qwen2_vl", "clip"])
-def test_a_cpu_counts_the_matrix_work_of_meta(tmp_path, name):
-    """There the values are there: nothing has to be known beforehand."""
-    small = MODELS[name]
-    meta, cpu = (
-        session_of(small, tmp_path, device=device, dtype="float32").analyze(max_new_tokens=2)
-        for device in ("meta", "cpu")
-    )
-    of_cpu, of_meta = ((at.matrix_flops, at.batch.matrix_flops) for at in (cpu.total, meta.total))
-    assert (of_cpu, cpu.operator_ledger.unknown) == (of_meta, {})
 
 
 @pytest.mark.exhaustive
@@ -198,24 +191,15 @@ def test_a_cut_is_found_wherever_it_lies(steps):
         assert max(map(len, growths)) <= 1
 
 
-@pytest.mark.exhaustive
-def test_few_steps_run_where_all_are_alike(tmp_path):
-    session = session_of(LLAMA, tmp_path)
-    traces = session.trace(session.plan(max_new_tokens=1000))
-    assert traces.step_numbers == (0, 1, 499, 998)
-
-
-@pytest.mark.skipif(not IS_5, reason="transformers 4 keeps every token and refuses the other key")
-def test_a_window_bounds_the_cache_and_the_directory_says_which_is_made(tmp_path):
+@pytest.mark.skipif(not IS_5, reason="transformers 4 refuses the key")
+def test_the_directory_says_which_cache_is_made(tmp_path):
     """A static one has room for all new tokens from the beginning."""
-    a_token = 2 * 2 * 32 * 2  # bytes of keys and values of two layers
-    report = session_of(PRESENT["mistral"], tmp_path).analyze(max_new_tokens=50)
-    assert report.memory.kv_cache_bytes == a_token * (TOKENS + 5 - 1)
     stages, config = LLAMA.write(tmp_path)
     config.rename(tmp_path / "config.json")
     (tmp_path / "generation_config.json").write_text('{"cache_implementation": "static"}')
     session = DeepSeekOCRSession.from_local(tmp_path, stages=stages)
     traces = session.trace(session.plan(max_new_tokens=10))
+    a_token = 2 * 2 * 32 * 2  # bytes of keys and values of two layers
     assert {traces.kv_cache_bytes, *traces.step_cache_bytes} == {a_token * (TOKENS + 9)}
 
 
@@ -329,6 +313,8 @@ GOOD = 'name = "x"\n' + LLAMA.stages
         ('role = "decode"', 'role = "step"',
          "'stages[1].role' is 'step'; give one of prefill, decode"),
         ('role = "decode"', "", "the roles of 'stages' are prefill, none; give one stage"),
+        ('prefixes = ["model"]\nrole = "prefill"', "prefixes = []",
+         "'stages[0].prefixes' is []; give paths of modules"),
         ('role = "prefill"', "", "the roles of 'stages' are none, decode; give one stage"),
         ('name = "decode"', 'name = "prefill"', "'stages[1].name' is 'prefill'; give another"),
         ("tokens = 24", "tokens = 0", "'prompt.tokens' is 0; give a whole number from 1"),
@@ -372,12 +358,12 @@ def test_a_mistake_is_named_with_what_is_right(tmp_path, old, new, message):
 
 
 def test_the_expert_of_a_path_is_its_last_star(tmp_path):
-    file = tmp_path / "stages.toml"
-    file.write_text('routed_expert = "model.layers.*.mlp.experts.*"\n' + GOOD)
-    pattern, mlp = described_architecture(file).routed_expert, "model.layers.3.mlp"
-    match = pattern.fullmatch(f"{mlp}.experts.12.down_proj")
-    assert (match["experts"], match["index"]) == (f"{mlp}.experts", "12")
-    assert not any(map(pattern.fullmatch, (f"{mlp}.experts", f"{mlp}.shared")))
+    stages = 'routed_expert = "model.layers.*.mlp.experts.*"\n' + LLAMA.stages
+    pattern = described_architecture(replace(LLAMA, stages=stages).write(tmp_path)[0]).routed_expert
+    match = pattern.fullmatch("model.layers.3.mlp.experts.12.down_proj")
+    assert (match["experts"], match["index"]) == ("model.layers.3.mlp.experts", "12")
+    others = "model.layers.3.mlp.experts", "model.layers.3.mlp.shared"
+    assert not any(map(pattern.fullmatch, others))
 
 
 # -------------------------------------------------------------------------------- models and files
@@ -386,8 +372,6 @@ MAMBA = Small(
     {"model_type": "mamba", "architectures": ["MambaForCausalLM"], "num_hidden_layers": 1},
     LLAMA.stages.replace('"model"', '"backbone"'),
 )
-WITHOUT_HEAD = LLAMA.stages.replace('"model"', '"layers"').replace('"lm_head"', '"norm"')
-ENCODER = MODELS["clip_encoder"]
 
 
 @pytest.mark.parametrize(
@@ -415,10 +399,11 @@ ENCODER = MODELS["clip_encoder"]
          "MambaForCausalLM of .* no flash_attention_2; give flash_attention=False"),
         (LLAMA, {"flash_attention": True}, ConfigError, "needs the package flash-attn"),
         # `forward` would swallow it.
-        (replace(ENCODER, stages=ENCODER.stages + "[inputs.pixel_value]\nshape = [1]\n"), {},
-         ConfigError, "takes no 'pixel_value'; .* pixel_values"),
-        (replace(changed(LLAMA, architectures=["LlamaModel"]), stages=WITHOUT_HEAD), {},
-         ConfigError, "cannot run LlamaModel; .* leave out the stage"),
+        (replace(CLIP_ENCODER, stages=CLIP_ENCODER.stages + "[inputs.pixel_value]\nshape = [1]\n"),
+         {}, ConfigError, "takes no 'pixel_value'; .* pixel_values"),
+        (replace(changed(LLAMA, architectures=["LlamaModel"]),
+                 stages=LLAMA.stages.replace('"model"', '"layers"').replace('"lm_head"', '"norm"')),
+         {}, ConfigError, "cannot run LlamaModel; .* leave out the stage"),
         (replace(LLAMA, stages=LLAMA.stages + "[inputs.pixel_values]\nshape = [1, 3, 64]\n"), {},
          ModelCodeError, r"not used by the model: \['pixel_values'\]"),
     ],

@@ -77,6 +77,7 @@ def told(tensor):
         (lambda: on_meta(3).to(device="cuda:0", dtype=torch.int32), [0, 1, 2]),
         (lambda: on_meta(3).to("cpu"), [0, 1, 2]),
         (lambda: on_meta(3).to(torch.ones(1)), [0, 1, 2]),
+        (lambda: on_meta(3).to(tensor=torch.ones(1)), [0, 1, 2]),
         (lambda: on_meta(3).cpu() + 1, [1, 2, 3]),
         (lambda: on_meta(2).expand_as(meta(2)), [0, 1]),
         (lambda: on_meta(2).view_as(other=meta(2)), [0, 1]),

@@ -152,6 +152,7 @@ def test_stages_and_inputs_follow_from_names_and_the_config(name, expected, draf
     (stages, tokens, expert, shapes), (drafted, *_) = expected, drafts(name)
     prefixes = {stage["name"]: stage["prefixes"] for stage in drafted["stages"]}
     roles = [stage["role"] for stage in drafted["stages"] if "role" in stage]
+    assert stages is None or [*prefixes] == [*stages]
     assert stages in (None, prefixes, dict.fromkeys(prefixes))
     assert roles == (["prefill", "decode"] if "decode" in prefixes else ["prefill"])
     if tokens is not None:

@@ -334,28 +334,26 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 # --- configs without code --------------------------------------------------------------------
 
 _FALSE: Final = "set it to false, and describe the backbone in 'backbone_config'"
-
-_LOADED: Final = {
-    "auto_map": "leave it out: only code in the model's own directory runs, once it is trusted",
-    "backbone": "describe the backbone in 'backbone_config', and set 'backbone' to null",
-    "backbone_kwargs": "set it to null, and describe the backbone in 'backbone_config'",
-    "checkpoint_path": "leave it out: a config describes a model without its weights",
-    "use_pretrained_backbone": _FALSE,
-    "use_timm_backbone": _FALSE,
-}
-"""Keys whose values transformers or timm load by name, and what to do instead."""
-
 _KERNEL: Final = "give the name of an implementation in transformers, such as 'eager'"
 
-_LOADED_IF: Final = {
+_LOADED: Final = {
+    "auto_map": (
+        "",
+        "leave it out: only code in the model's own directory runs, once it is trusted",
+    ),
+    "backbone": ("", "describe the backbone in 'backbone_config', and set 'backbone' to null"),
+    "backbone_kwargs": ("", "set it to null, and describe the backbone in 'backbone_config'"),
+    "checkpoint_path": ("", "leave it out: a config describes a model without its weights"),
+    "use_pretrained_backbone": ("", _FALSE),
+    "use_timm_backbone": ("", _FALSE),
     "_attn_implementation": ("/", _KERNEL),
     "attn_implementation": ("/", _KERNEL),
     "experts_implementation": ("/", _KERNEL),
     "architecture": (":", "give the name of one of timm's own models"),
-}
-"""Keys whose values are loaded if they contain a character, and what to do instead.
+}  # fmt: skip
+"""Keys whose values transformers or timm load by name, and what to do instead.
 
-Such as the kernel `owner/kernel`, or the model `hf-hub:owner/model`.
+Some only if they contain a character: the kernel `owner/kernel`, the model `hf-hub:owner/model`.
 """
 
 
@@ -365,20 +363,18 @@ def check_loads_nothing(config: Config) -> None:
     Keys with empty values (null, false, "") do not.
     """
     for path, key, value, owner in _entries(config):
-        advice = _LOADED.get(key) if value else None
-        mark, otherwise = _LOADED_IF.get(key, ("", ""))
-        if mark and isinstance(value, str) and mark in value:
-            advice = otherwise
-        if advice and not (key == "backbone" and _names_no_file(value, owner, path, config)):
-            raise ConfigError(
-                f"config.json has {path!r} {shown(value)}, which would be loaded by its name;"
-                f" {advice}"
-            )
+        mark, advice = _LOADED.get(key, ("", ""))
+        is_harmless = not value or (mark and not (isinstance(value, str) and mark in value))
+        if not advice or is_harmless or _names_no_file(path, key, value, owner, config):
+            continue
+        raise ConfigError(
+            f"config.json has {path!r} {shown(value)}, which would be loaded by its name; {advice}"
+        )
 
 
-def _names_no_file(backbone: JsonValue, owner: Config, path: str, config: Config) -> bool:
-    """Whether a backbone is one of timm's own models, or its name is not read."""
-    is_plain = isinstance(backbone, str) and not set(backbone) & set(":/\\")
+def _names_no_file(path: str, key: str, value: JsonValue, owner: Config, config: Config) -> bool:
+    """Whether it is a backbone that is one of timm's own models, or whose name is not read."""
+    is_plain = key == "backbone" and isinstance(value, str) and not set(value) & set(":/\\")
     # MaskFormer builds a DETR decoder without the backbone that published configs name.
     is_ignored = (config.get("model_type"), path) == ("maskformer", "decoder_config.backbone")
     return is_plain and (owner.get("model_type") == "timm_backbone" or is_ignored)

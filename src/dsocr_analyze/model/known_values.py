@@ -285,7 +285,7 @@ def _on_cpu(tensor: torch.Tensor) -> Any:
 
 def device_among(args: Arguments, kwargs: Keywords) -> torch.device | None:
     """The device in a call of `Tensor.to`, if any."""
-    for argument in (*args, kwargs.get("device"), kwargs.get("other")):
+    for argument in (*args, kwargs.get("device"), kwargs.get("tensor")):
         if isinstance(argument, torch.device | str):
             return torch.device(argument)
         if isinstance(argument, torch.Tensor):
@@ -302,7 +302,7 @@ def _without_device(args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywo
     return (
         (args[0], *(kept(a) for a in args[1:] if not isinstance(a, torch.device | str))),
         {
-            "dtype" if name == "other" else name: kept(value)
+            "dtype" if name == "tensor" else name: kept(value)
             for name, value in kwargs.items()
             if name != "device"
         },
