@@ -173,15 +173,20 @@ class DescribedModel(Architecture):
 
         def tensor(key: str, described: TensorInput) -> torch.Tensor:
             own = dtype if described.dtype == MODEL_DTYPE else getattr(torch, described.dtype)
-            sizes = described.shape or ()
-            shape = [named[size] if isinstance(size, str) else size for size in sizes]
             if described.values is not None:
                 made = torch.tensor(described.values, dtype=own, device=device)
-            elif described.placed:
-                row = _row(f"{self.file}: '{key}.placed'", shape.pop(), described)
-                made = torch.tensor(row, dtype=own, device=device).repeat(*shape, 1)
             else:
+                sizes = described.shape or ()
+                shape = [named[size] if isinstance(size, str) else size for size in sizes]
                 made = torch.full(shape, described.fill, dtype=own, device=device)
+            for run in described.placed:
+                end, length = run.start + run.count, made.shape[-1]
+                if end > length:
+                    raise WorkloadError(
+                        f"{self.file}: '{key}.placed' puts {run.value} {run.count} times at"
+                        f" {run.start}, beyond the end of {length} positions; give at least {end}"
+                    )
+                made[..., run.start : end] = run.value
             if described.is_repeated and batch > 1:
                 made = made.repeat(batch, *[1] * (made.dim() - 1))
             return made
@@ -195,20 +200,6 @@ class DescribedModel(Architecture):
                 given["attention_mask"] = torch.ones_like(ids)
             given = {name: each for name, each in given.items() if name not in prompt.without}
         return given | {key: value(key, each) for key, each in self.inputs.items()}
-
-
-def _row(where: str, length: int, described: TensorInput) -> list[Number]:
-    """A row of one value but for some positions; WorkloadError beyond its end."""
-    row = [described.fill] * length
-    for run in described.placed:
-        end = run.start + run.count
-        if end > length:
-            raise WorkloadError(
-                f"{where} puts {run.value} {run.count} times at {run.start}, beyond"
-                f" the end of {length} positions; give at least {end}"
-            )
-        row[run.start : end] = [run.value] * run.count
-    return row
 
 
 def undescribed(config: Config, model_class: str | None = None) -> Architecture:
