@@ -377,18 +377,12 @@ _TOP_K: Final = frozenset({torch.topk, torch.Tensor.topk})
 def routed_uniformly(
     choices: torch.Tensor, args: Arguments, kwargs: Keywords
 ) -> Callable[[], torch.Tensor]:
-    """What computes uniform choices of a top-k, without holding its tensors.
+    """What computes uniform choices of a top-k, all candidates in turn, without its tensors.
 
     `choices` are its indices, [..., k] (k at `dim`), for scores [..., candidates], k and dim.
     """
     scores = args[0] if args else kwargs["input"]
     dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
-    shape, candidates = tuple(choices.shape), int(scores.shape[dim])
-    return partial(_uniform_choices, shape, dim, candidates)
-
-
-def _uniform_choices(shape: tuple[int, ...], dim: int, candidates: int) -> torch.Tensor:
-    """Indices [..., k] (k at `dim`) of all candidates in turn; in no row twice: k <= candidates."""
-    rows = [*shape]
-    rows.append(rows.pop(dim))
-    return (torch.arange(math.prod(rows)) % candidates).view(rows).movedim(-1, dim)
+    rows, candidates = [*choices.shape], int(scores.shape[dim])
+    rows.append(rows.pop(dim))  # in no row twice: k <= candidates
+    return lambda: (torch.arange(math.prod(rows)) % candidates).view(rows).movedim(-1, dim)

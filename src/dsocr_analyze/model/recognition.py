@@ -342,16 +342,13 @@ def ids_of(
         end = text.number("eos_token_id", default=0)
         # CLIP's text model looks for the end of the text.
         return ((PlacedValue(end, tokens - 1, 1),) if has_picture and end else ()), tokens
-    runs, start, whole = list[PlacedValue](), _BEFORE, _Config(config)
+    whole = _Config(config)
     first, last = whole.first(*_BEGINS), whole.first(*_ENDS)
     known = range(text.number("vocab_size", default=2**31))  # a default may lie beyond them
-    if first in known:
-        runs.append(PlacedValue(first, start, 1))
-        start += 1
-    runs.append(PlacedValue(token, start, count))
-    if last in known:
-        runs.append(PlacedValue(last, start + count, 1))
-    return tuple(runs), count + TOKENS_AROUND
+    ahead = [PlacedValue(first, _BEFORE, 1)] if first in known else []
+    start = _BEFORE + len(ahead)
+    behind = [PlacedValue(last, start + count, 1)] if last in known else []
+    return (*ahead, PlacedValue(token, start, count), *behind), count + TOKENS_AROUND
 
 
 def media_token(config: transformers.PretrainedConfig, inputs: Iterable[str]) -> int | None:
