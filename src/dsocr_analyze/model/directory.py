@@ -216,8 +216,7 @@ class ModelDirectory:
     def runs_code(self, published: Mapping[str, str]) -> bool:
         """Whether the model is built from `published` files only, given by their SHA-256.
 
-        Others may lie beside them: published files import only each other, and `name.py` precedes a
-        folder of that name. Raises like `class_in`.
+        Others may lie beside them, which published files do not import. Raises like `class_in`.
         """
         if not published.items() <= self.digests().items():
             return False

@@ -1,7 +1,7 @@
 """Runs a model's code: the settings and functions that it relies on, and what it raises.
 
-The vendor's files are written for one GPU, one version of transformers and a full set of packages.
-The process is adapted to them and restored afterwards, even on errors.
+The vendor's files are written for one GPU, one version of transformers and a full set of packages,
+to which the process is adapted meanwhile.
 """
 
 from __future__ import annotations
@@ -195,12 +195,12 @@ def blamed_on(
 ) -> Iterator[Callable[[str], None]]:
     """Turns whatever model code raises into one line, with any doubt about the config.
 
-    Yields what to call, instead of `on_progress`, with the name of each pass, which errors name.
+    Yields what to call, instead of `on_progress`, with the name of each pass.
 
     Args:
-        directory: Directory of the code.
-        what: What failed: "could not be built".
-        device: Device on which it runs.
+        directory: The code's.
+        what: What failed, such as "could not be built".
+        device: Where it runs.
         module: The model, if it runs.
         on_progress: Called with the name of each pass as it starts.
 

@@ -1,8 +1,7 @@
 """The passes of a generation as `generate` runs them: prefill, then steps over its cache.
 
-Of a model without closed forms, transformers' own `generate` is stopped right before its first
-pass, when it has run an encoder, made the cache and chosen every argument. Later passes get theirs
-from the model's own functions, as in `generate`.
+Without closed forms, transformers' own `generate` is stopped right before its first pass, when it
+has made the cache and chosen every argument. Later passes get theirs from the model's functions.
 """
 
 from __future__ import annotations
@@ -58,9 +57,8 @@ class Generation(Generic[Record]):
     `begin` is called right before each pass and returns its record, `on_progress` with its name.
 
     Attributes:
-        inputs_bytes: Of the prefill pass's inputs.
         kv_cache_bytes: After the prefill pass.
-        steps: By number of each decode step that has run, its record, and the cache's bytes then.
+        steps: By number of a decode step that has run, its record, and the cache's bytes then.
         goes_back: Whether a step may run after a later one.
     """
 
@@ -330,7 +328,7 @@ def _continued(before: Any, after: Any, times: int) -> Any:
     """A value once its change from `before` to `after` has occurred some more times.
 
     Integers change by the same difference. A tensor that has grown grows on, its last entries
-    changing like the last two, also in a cache that a model nests itself.
+    changing like the last two.
     """
     if type(after) in (tuple, list) and type(before) is type(after):
         return type(after)(map(partial(_continued, times=times), before, after))
@@ -376,8 +374,8 @@ def lengths_of(cache: Any) -> dict[int, int]:
 def lengthen(cache: Any, tokens: int, before: Mapping[int, int]) -> None:
     """Extends a cache of transformers, after a decode step, by tokens that are all zeros.
 
-    A sliding window drops the oldest. One that is allocated as a whole, or holds a state, stays as
-    it is. So do layers that have not grown from their lengths `before`, like the keys of an image.
+    A sliding window drops the oldest. A cache that is allocated as a whole, or holds a state, stays
+    as it is, and so do layers as long as `before`, like the keys of an image.
     """
     own = getattr(cache, "self_attention_cache", cache)
     for layer, keys, values in list(_growing_layers(own)):

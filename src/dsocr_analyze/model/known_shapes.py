@@ -1,8 +1,7 @@
 """Answers operators on `meta`: those whose output depends on known values, and equal calls once.
 
-The result of `nonzero` or a boolean index has as many elements as values demand, and
-`torch.arange(n)` reads a tensor n. Any other operator works out the shape, strides and type of its
-output, and nothing in a pass takes PyTorch longer.
+The result of `nonzero` has as many elements as values demand. Any other operator works out the
+shape, strides and type of its output, and nothing in a pass takes PyTorch longer.
 """
 
 from __future__ import annotations

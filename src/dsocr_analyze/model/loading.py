@@ -65,9 +65,9 @@ _MOST_MODULES: Final = 100_000
 
 @contextlib.contextmanager
 def building(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Models are built on `device` in `dtype`; no weights are initialised or kernels looked for.
+    """Models are built on `device` in `dtype`, without kernels, and without drawing any weights.
 
-    Constructors spend most of their time drawing values, which would be thrown away.
+    Constructors spend most of their time on these.
     """
     count = 0
 
@@ -118,8 +118,8 @@ class LoadedModel:
     """A model ready to run, and its origin.
 
     Attributes:
-        has_weights: Whether the parameters hold the checkpoint's values (never on `meta`).
-        sliding_window: Generated tokens that the decoder keeps in its cache; None if it keeps all.
+        has_weights: Whether the parameters hold the checkpoint's values.
+        sliding_window: As `load_model` takes it.
     """
 
     module: torch.nn.Module
@@ -145,13 +145,13 @@ def load_model(
 
     Args:
         directory: Has an `auto_map` that names its classes, or is described by a stages file.
-        device: On `meta` there are no values. Elsewhere the directory's safetensors are loaded;
-            without any, weights are drawn from a seeded normal distribution.
+        device: Not on `meta`, the directory's safetensors are loaded; without any, weights are
+            drawn from a seeded normal distribution.
         dtype: Type of the parameters.
-        flash_attention: Build the decoder with FlashAttention-2 instead of eager attention.
+        flash_attention: Whether the decoder has FlashAttention-2 instead of eager attention.
         sliding_window: Generated tokens that the decoder keeps in its cache; None for all.
-        random_weights: Draw the weights even if the directory has some.
-        trust_remote_code: The user agreed to execute the directory's Python files.
+        random_weights: Whether weights are drawn even if the directory has some.
+        trust_remote_code: Whether the user agreed to execute the directory's Python files.
 
     Raises:
         TrustError: The user has not agreed.

@@ -1,7 +1,7 @@
 """Temporary changes of the process, undone even on errors and in forked ones: settings, modules.
 
-Functions are replaced, and messages dropped, only for the running thread. The default dtype changes
-for all threads, so only one model is built or run at a time.
+Most are only for the running thread. The default dtype changes for all threads, so only one model
+is built or run at a time.
 """
 
 from __future__ import annotations
