@@ -62,42 +62,41 @@ def elsewhere(function):
         return pool.submit(function).result()
 
 
-def layer_alone(number):
-    """The trace of a layer on the CPU."""
-    # While a model is built, its type is everybody's default: this one is named.
-    kind = {"dtype": torch.float32}
-    layer = torch.nn.TransformerEncoderLayer(8, 2, 16 + number, batch_first=True, **kind)
-    return trace_module(layer.eval(), torch.device("cpu"), torch.ones(1, 5, 8, **kind))[0]
-
-
 @pytest.mark.exhaustive
 def test_what_runs_at_once_gives_what_it_gives_alone():
     """Shared sessions, sessions of a thread's own, modules alone, the analytic engine."""
     narrow = {"hidden_size": 160, "projector_config": {"n_embed": 160}}
-    directories = [
-        small_directory(num_hidden_layers=1),
-        small_directory(num_hidden_layers=2, **narrow),
-    ] * 2
-    dtypes = ("bfloat16", "float32", "float16", "float32")
+    directories = [small_directory(num_hidden_layers=1),
+                   small_directory(num_hidden_layers=2, **narrow)] * 2  # fmt: skip
+    cases = [*zip(directories, ("bfloat16", "float32", "float16", "float32"), strict=True)]
     workloads = [DEFAULT.plan(**SMALLEST, text_tokens=5 + number) for number in range(4)]
-    session_of = DeepSeekOCRSession.from_directory
+
+    def of_session(session, workload):
+        kinds = {str(p.dtype) for p in session.model.parameters()}
+        return *session.figures(workload), kinds
+
+    def of_layer(number):
+        # While a model is built, its type is everybody's default: this one is named.
+        kind = {"dtype": torch.float32}
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16 + number, batch_first=True, **kind)
+        return trace_module(layer.eval(), torch.device("cpu"), torch.ones(1, 5, 8, **kind))[0]
+
+    def session_of(number):
+        return DeepSeekOCRSession.from_directory(cases[number][0], dtype=cases[number][1])
 
     def run(number):
         kind, number = divmod(number % 16, 4)
-        directory, dtype = directories[number], dtypes[number]
-        if kind < 2:
-            session = session_of(directory, dtype=dtype) if kind else shared[number]
-            kinds = {str(p.dtype) for p in session.model.parameters()}
-            return *session.figures(workloads[number]), kinds
-        if kind == 2:
-            return layer_alone(number)
-        return analytic.page_figures(directory, workloads[number], dtype=dtype)
+        workload, (directory, dtype) = workloads[number], cases[number]
+        return (
+            lambda: of_session(shared[number], workload),
+            lambda: of_session(session_of(number), workload),
+            lambda: of_layer(number),
+            lambda: analytic.page_figures(directory, workload, dtype=dtype),
+        )[kind]()
 
-    before = settings()
-    shared = [session_of(directories[number], dtype=dtypes[number]) for number in range(4)]
-    alone = [run(number) for number in range(16)]
-    for number, result in enumerate(in_parallel(run, range(RUNS))):
-        assert result == alone[number % 16], number
+    before, shared = settings(), [*map(session_of, range(4))]
+    alone = [*map(run, range(16))]
+    assert in_parallel(run, range(RUNS)) == [alone[number % 16] for number in range(RUNS)]
     assert settings() == before
 
 
@@ -111,32 +110,62 @@ def test_a_thread_waits_for_another():
             inside.pop()
         return is_running_thread()
 
+    with pytest.raises(ZeroDivisionError), exclusive():
+        _ = 1 / 0  # an error ends the turn, too
     assert set(in_parallel(run, range(200))) == {False}
     assert set(most) == {1}
 
 
-def _entered():
-    with exclusive():
-        return "entered"
+def outcome(function, *arguments):
+    """What a call returns, or the type of what it raises."""
+    try:
+        return function(*arguments)
+    except Exception as error:  # noqa: BLE001
+        return type(error)
 
 
-def test_an_error_ends_the_turn():
-    with pytest.raises(ZeroDivisionError), exclusive():
-        _ = 1 / 0
-    assert elsewhere(_entered) == "entered"
+initialised = []
 
 
+class Model(PreTrainedModel):
+    def __init__(self, **settings):
+        super().__init__(PretrainedConfig(**settings))
+        self.weight = torch.nn.Parameter(torch.ones(1))  # else there is nothing to draw
+
+    _init_weights = initialised.append
+
+
+def passes_on(level):
+    """Whether a message of transformers appears."""
+    record = python_logging.LogRecord("transformers.some", level, "", 0, "said", (), None)
+    return all(bool(each.filter(record)) for each in logging.get_logger().handlers)
+
+
+FLASH = vars(modeling_flash_attention_utils)
 LOOKS = {
     "turn": is_running_thread,
     "verbosity": logging.get_verbosity,
+    "warnings": partial(passes_on, python_logging.WARNING),
+    "errors": partial(passes_on, python_logging.ERROR),
     "gradients": torch.is_grad_enabled,
     "default device": torch.get_default_device,
     "modes": torch.overrides._get_current_function_mode_stack,
     "optimized scripts": torch._C._get_graph_executor_optimize,
     "fusers": torch._C._jit_texpr_fuser_enabled,
     "autocast": lambda: torch.is_autocast_enabled("cpu"),
+    "autocast of meta": lambda: outcome(
+        lambda: isinstance(torch.autocast("meta", torch.bfloat16), torch.autocast)
+    ),
+    "autocast products": torch.autocast("cpu", torch.bfloat16)(
+        lambda: (torch.ones(2, 2, device="cpu") @ torch.ones(2, 2, device="cpu")).dtype
+    ),
     "initialisation": lambda: torch.nn.init.ones_(torch.zeros(1, device="cpu")).tolist(),
-    "prints": lambda: sys.stdout.write("") is None,
+    "models": lambda: (initialised.clear(), Model().init_weights(), len(initialised))[2],
+    "flash models": lambda: outcome(
+        lambda: Model(attn_implementation="flash_attention_2").config._attn_implementation
+    ),
+    "flash attention": lambda: outcome(eval, "flash_attn_func('q')", FLASH),
+    "stdout": lambda: getattr(sys.stdout, "name", os.devnull),
 }
 """Settings, as a thread sees them."""
 
@@ -145,52 +174,57 @@ def looks():
     return {name: str(look()) for name, look in LOOKS.items()}
 
 
+@pytest.mark.parametrize("has_stdout", [True, False])
 @pytest.mark.parametrize(
     ("context", "changed"),
     [
         (
             lambda: building(META, torch.bfloat16),
-            {"turn", "modes", "default device", "initialisation"},
+            {"turn", "modes", "default device", "initialisation", "models", "flash models",
+             "warnings"},
         ),
-        (lambda: running(META), {"turn", "modes", "optimized scripts", "gradients"}),
+        (lambda: running(META, lambda q: f"the model's {q}"), {
+            "turn", "modes", "optimized scripts", "gradients", "warnings", "autocast of meta",
+            "flash attention", "stdout",
+        }),
     ],
-)
-def test_others_see_every_setting_as_it_was(context, changed):
+)  # fmt: skip
+def test_others_see_every_setting_as_it_was(monkeypatch, context, changed, has_stdout):
+    """And use it as before, whether they have a stdout and a FlashAttention, or not."""
+    monkeypatch.setattr(sys, "stdout", sys.stdout if has_stdout else None)
+    monkeypatch.delitem(FLASH, "flash_attn_func", raising=False)
+    if has_stdout:
+        monkeypatch.setitem(FLASH, "flash_attn_func", "their {}".format)
     before = looks()
     with context():
         assert elsewhere(looks) == before
         here = looks()
-    assert {name for name in LOOKS if here[name] != before[name]} == changed
+    noticed = changed if has_stdout else changed - {"stdout"}
+    assert {name for name in LOOKS if here[name] != before[name]} == noticed
     assert looks() == before
 
 
 @pytest.mark.exhaustive
 def test_a_watching_thread_sees_every_setting_as_it_was():
     """All the time while sessions are made and run; the default dtype alone is everybody's."""
-    before, ended = looks(), threading.Event()
+    before, ended, seen = looks(), threading.Event(), []
+
+    def watch(_):
+        seen.extend(looks() for _ in iter(ended.is_set, True))
+
     with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as stack:
         stack.callback(ended.set)
-        watches = pool.submit(lambda: [looks() for _ in iter(ended.is_set, True)])
+        watching = pool.map(watch, [None])
         for dtype in ("float16", "bfloat16", "float16"):
             directory = small_directory(num_hidden_layers=1)
             session = DeepSeekOCRSession.from_directory(directory, dtype=dtype)
             session.figures(session.plan(**SMALLEST))
-    seen = watches.result()
+    assert [*watching] == [None]
     assert len(seen) > 50
     assert seen == [before] * len(seen)
 
 
 # What they notice while a model is built or run: nothing but the default dtype.
-
-
-@pytest.mark.parametrize("has_stdout", [True, False])
-def test_their_prints_are_heard(has_stdout, capsys, monkeypatch):
-    if not has_stdout:
-        monkeypatch.setattr(sys, "stdout", None)
-    with running(META):
-        print("the model's")  # noqa: T201
-        elsewhere(lambda: print("theirs"))  # noqa: T201
-    assert capsys.readouterr().out == "theirs\n" * has_stdout
 
 
 def test_a_stream_that_they_put_in_place_stays(monkeypatch):
@@ -201,83 +235,15 @@ def test_a_stream_that_they_put_in_place_stays(monkeypatch):
     assert sys.stdout is theirs
 
 
-def test_their_models_of_transformers_are_initialised():
-    called = []
-
-    class Model(PreTrainedModel):
-        def __init__(self, config):
-            super().__init__(config)
-            self.weight = torch.nn.Parameter(torch.ones(1))  # else there is nothing to draw
-
-        def _init_weights(self, module):
-            called.append(module)
-
-        def tie_weights(self, *args, **kwargs):
-            pass
-
-    def model_with_flash_attention():
-        return Model(PretrainedConfig(attn_implementation="flash_attention_2"))
-
-    with building(META, torch.float32):
-        model = model_with_flash_attention()
-        assert model.config._attn_implementation == "flash_attention_2"
-        model.init_weights()
-        assert called == []
-        elsewhere(lambda: model.init_weights())
-        assert called == [model]
-        with pytest.raises(ValueError, match="does not support Flash Attention"):
-            elsewhere(model_with_flash_attention)
-
-
-def test_their_autocast_is_torchs():
-    def autocast():
-        with pytest.raises(RuntimeError, match=r"meta|scalarType"):
-            torch.autocast("meta")
-        with torch.autocast("cpu", torch.bfloat16):
-            return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
-
-    with running(META):
-        torch.autocast("meta", torch.bfloat16)
-        assert elsewhere(autocast) is torch.bfloat16
-
-
-def test_their_messages_of_transformers_appear(monkeypatch):
-    stream = io.StringIO()
-    root, logger = logging.get_logger(), logging.get_logger("transformers.something")
-    handler = python_logging.StreamHandler(stream)
-    monkeypatch.setattr(root, "handlers", [*root.handlers, handler])
-    with running(META):
-        logger.warning("the model's")
-        logger.error("an error of the model's")
-        elsewhere(lambda: logger.warning("theirs"))
-    assert stream.getvalue() == "an error of the model's\ntheirs\n"
-
-
-def test_their_flash_attention_is_their_own_or_missing_as_before(monkeypatch):
-    module = modeling_flash_attention_utils
-    monkeypatch.delattr(module, "flash_attn_func", raising=False)
-    with running(META, lambda q: "the model's"), pytest.raises(NameError):
-        elsewhere(lambda: module.flash_attn_func(1))
-    assert not hasattr(module, "flash_attn_func")
-    monkeypatch.setattr(module, "flash_attn_func", lambda q: "theirs", raising=False)
-    monkeypatch.setattr(module, "_flash_supports_window_size", True, raising=False)
-    with running(META, lambda q: "the model's"):
-        assert module.flash_attn_func(1) == "the model's"
-        assert elsewhere(lambda: module.flash_attn_func(1)) == "theirs"
-        assert elsewhere(lambda: module._flash_supports_window_size) is True
-
-
 def test_their_modes_are_asked_while_a_function_is_opened():
-    def asked(*_):
-        return torch.nn.functional.has_torch_function((torch.ones(1),))
-
-    def asked_with_a_mode():
-        with torch.device("cpu"):  # a mode
-            return asked()
+    def asked(mode=contextlib.nullcontext):
+        with mode():
+            return torch.nn.functional.has_torch_function((torch.ones(1),))
 
     composites = Composites(lambda name, args, kwargs, run, is_kernel: run())
     assert composites._opened(asked, (), {}) is False
-    assert composites._opened(lambda *_: elsewhere(asked_with_a_mode), (), {}) is True
+    theirs = partial(elsewhere, partial(asked, partial(torch.device, "cpu")))  # a mode
+    assert composites._opened(theirs, (), {}) is True
 
 
 @pytest.mark.exhaustive
@@ -305,9 +271,9 @@ def forked(check):
     child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(not check()))
     child.start()
     child.join(60)
-    with contextlib.suppress(ValueError):
+    if child.exitcode is None:
         child.kill()
-    child.join()
+        child.join()
     return child.exitcode == 0
 
 
@@ -318,6 +284,11 @@ def forked_elsewhere(check):
     thread.start()
     thread.join()
     return found == [True]
+
+
+def has_entered():
+    with exclusive():
+        return True
 
 
 @contextlib.contextmanager
@@ -348,7 +319,7 @@ class TestAForkedProcess:
         context, _ = contexts(vendor_like.write(tmp_path / "m"))[name]
         before = settings()
         with busy_in(context):
-            assert forked(lambda: settings() == before and _entered() == "entered")
+            assert forked(lambda: settings() == before and has_entered())
         assert settings() == before
 
     def test_undoes_a_change_once_even_if_it_is_forked_itself(self):
@@ -357,26 +328,27 @@ class TestAForkedProcess:
             assert forked(lambda: times == [1] and forked(lambda: times == [1]))
 
     def test_begins_after_the_imports_of_other_threads(self):
-        ended = []
+        ended = threading.Event()
 
         @contextlib.contextmanager
         def imports():
             with importing():
                 yield
-                ended.append(True)
+                ended.set()
 
         with busy_in(imports, seconds=0.1):
-            assert forked(lambda: ended)
+            assert forked(ended.is_set)
 
     def test_runs_a_model_in_one_thread(self):
         def threads():
             with exclusive():
                 return torch.get_num_threads()
 
-        with contextlib.ExitStack() as stack:
-            stack.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(2)
-            assert forked(lambda: (threads(), torch.get_num_threads()) == (1, 2))
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        found = forked(lambda: (threads(), torch.get_num_threads()) == (1, 2))
+        torch.set_num_threads(before)
+        assert found
 
     def test_analyzes_with_the_session_of_a_busy_thread(self):
         # A view of so many pixels that torch computes with several threads whether any is not 0.
