@@ -97,21 +97,24 @@ def test_without_memory_it_says_so_in_a_line_and_takes_none(kind):
     )
 
 
-@pytest.mark.parametrize(("seconds", "stated", "has_passes"), [(89, 1.1, False), (90, 3.2, True)])
+@pytest.mark.parametrize(
+    ("seconds", "free", "stated", "has_passes"),
+    [(89, 4, "takes about 89 s, up to 1.1 GB", False),
+     (90, 4, "takes about 90 s, up to 3.2 GB", True),
+     (300, 2.5, "; less than 90 s need 1.1 GB only\n", None)],
+)  # fmt: skip
 def test_what_is_measured_is_what_the_stated_memory_is_for(
-    monkeypatch, capsys, seconds, stated, has_passes
+    monkeypatch, capsys, seconds, free, stated, has_passes
 ):
+    """A shorter one is offered where it fits."""
     calibrated = mock.Mock(side_effect=MemoryError)
     monkeypatch.setattr(cpu_calibration, "calibrated_cpu", calibrated)
-    main(["calibrate", "--seconds", str(seconds)])
-    assert f"takes about {seconds} s, up to {stated} GB" in capsys.readouterr().err
-    assert calibrated.call_args.kwargs["has_passes"] is has_passes
-
-
-def test_a_shorter_one_is_offered_where_it_fits(monkeypatch, capsys):
-    monkeypatch.setattr(calibration_needs, "free_memory_bytes", lambda: 25 * 10**8)
-    assert main(["calibrate"]) == 2
-    assert "; less than 90 s need 1.1 GB only\n" in capsys.readouterr().err
+    monkeypatch.setattr(calibration_needs, "free_memory_bytes", lambda: free * 1e9)
+    assert main(["calibrate", "--seconds", str(seconds)]) == 2
+    assert stated in capsys.readouterr().err
+    assert [call.kwargs["has_passes"] for call in calibrated.call_args_list] == [
+        each for each in (has_passes,) if each is not None
+    ]
 
 
 OF_MEMORY = (
@@ -140,13 +143,12 @@ def test_memory_that_runs_out_later_is_said_in_a_line(monkeypatch, capsys, error
 
 
 def test_steps_are_lines_now_and_then_where_there_is_no_terminal(monkeypatch, capsys):
-    ticks = iter((100, *range(101, 126), 200, 260))
-    monkeypatch.setattr(streams, "time", SimpleNamespace(monotonic=partial(next, ticks)))
-    with streams.announced_steps(in_lines=True) as announce:
-        for number in range(1, 26):
-            announce(f"step {number}")
-    with streams.announced_steps() as announce:
-        announce("step")
+    ticks = SimpleNamespace(monotonic=partial(next, iter((100, *range(101, 126), 200, 260))))
+    monkeypatch.setattr(streams, "time", ticks)
+    for steps, in_lines in ((25, True), (1, False)):
+        with streams.announced_steps(in_lines=in_lines) as announce:
+            for number in range(1, steps + 1):
+                announce(f"step {number}")
     assert capsys.readouterr().err == (
         "dsocr-analyze: after 10 s: step 10\ndsocr-analyze: after 20 s: step 20\n"
     )
@@ -206,11 +208,10 @@ def test_garbage_is_collected_in_every_command_that_loops(name, monkeypatch):
     function = f"dsocr_analyze.cli.{BESIDE.get(name, name)}.{name}"
     monkeypatch.setattr(function, lambda: seen.append(gc.isenabled()))
     monkeypatch.setitem(application.commands.data, name, None)  # as before its first use
-    with contextlib.ExitStack() as stack:
-        stack.callback(gc.enable)
-        gc.disable()
-        assert main([name]) == 0
-        assert not gc.isenabled()
+    gc.disable()
+    code, is_enabled = main([name]), gc.isenabled()
+    gc.enable()
+    assert (code, is_enabled) == (0, False)
     assert seen == [name not in ("docs", "fit", "devices", "trust", "tree")]
 
 

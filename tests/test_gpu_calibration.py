@@ -252,6 +252,17 @@ def test_operators_of_generate_are_timed_where_the_model_runs_and_between(monkey
     assert between_us == 1e6
 
 
+def test_host_figures_by_hand(monkeypatch):
+    """By 7.5 us per operator and 900 between two steps, and four clocked calls."""
+    clocked = iter((5e-6, 36e-6, 8e-6, (1 << 26) / 11e9))
+    monkeypatch.setattr(gpu_calibration, "step_times", lambda _: (7.5, 900))
+    monkeypatch.setattr(gpu_calibration, "cpu_seconds", lambda run, *_: (run(), next(clocked))[1])
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", mock.Mock())
+    monkeypatch.setattr(torch.cuda, "graph", contextlib.nullcontext)
+    found = dataclasses.astuple(gpu_calibration._host_figures(CPU))
+    assert found == pytest.approx(dataclasses.astuple(HOST))
+
+
 # Profiles ------------------------------------------------------------------------------------
 
 
@@ -334,10 +345,12 @@ def test_a_gpu_without_bfloat16_is_described_and_used(scipy, capsys, tmp_path, m
 PEAKS = [
     *(a_kernel(Gemm(1, 1, 1, 1), "linear", dtype, seconds, 10**12)
       for dtype, seconds in (("bfloat16", 2.0), ("bfloat16", 0.5), ("float32", 4.0))),
+    a_kernel(Attention(1, 1, 1, 1, 1, 1, 1), "causal", "bfloat16", 0.3, 10**12),
     *(a_kernel(Rows(1, 1), "clone", "bfloat16", seconds, 0, moved)
       for moved, seconds in ((10**9, 0.1), (9 * 10**9, 4.0), *((2 * 10**9, 8.0),) * 4)),
 ]  # fmt: skip
-"""Up to 4 and 0.5 TFLOP/s, and of the five longest streams 2.25 GB/s."""
+"""Products of up to 4 and 0.5 TFLOP/s, attention that skips scores, and streams of which the five
+longest have 2.25 GB/s."""
 
 
 @pytest.mark.parametrize(
@@ -357,7 +370,7 @@ PEAKS = [
      (properties("Some Ada", capability=(8, 9)), "some-ada", "l40s"),
      (properties("Some Blackwell", capability=(10, 3)), "some-blackwell", "b200"),
      (properties("Some RTX", capability=(12, 0)), "some-rtx", "rtx-pro-6000"),
-     (properties("AMD X", capability=(9, 4), gcnArchName="gfx942:sramecc+"), "amd-x",
+     (properties("AMD X", capability=(12, 0), gcnArchName="gfx942:sramecc+"), "amd-x",
       "h100-sxm")],
 )  # fmt: skip
 def test_its_name_is_its_own_and_it_is_like_its_kin(monkeypatch, tmp_path, found, name, like):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import functools
+import math
 import statistics
 import subprocess
 import time
@@ -37,9 +38,16 @@ from dsocr_analyze.hardware.kernel_times.fitting import (
 )
 from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.kernels import Gemm
 from dsocr_analyze.measuring.calibration_needs import GPU_BYTES
 from dsocr_analyze.measuring.machine import timer_of
-from dsocr_analyze.measuring.samples import KernelsAlone, MeasuredKernel, Run, gpu_samples
+from dsocr_analyze.measuring.samples import (
+    KernelsAlone,
+    MeasuredKernel,
+    Run,
+    cpu_seconds,
+    gpu_samples,
+)
 from dsocr_analyze.model.forward import is_out_of_memory
 from dsocr_analyze.model.process_settings import exclusive, quiet_transformers, replaced
 from dsocr_analyze.model.torch_calls import Arguments, DispatchMode, Keywords, Operator, Value
@@ -305,7 +313,7 @@ def detect_gpu(device: torch.device, dtype: str, measured: Sequence[MeasuredKern
         catalogue_name(name, catalogue)  # a slice of a known one
         name = f"{name}-{properties.multi_processor_count}-sms"
     rates = {of: max((2e-12 * kernel.work.macs / seconds for kernel, seconds, *_ in measured
-                      if kernel.dtype == of), default=0.0)
+                      if kernel.dtype == of and isinstance(kernel.dimensions, Gemm)), default=0.0)
              for of in (dtype, "float32")}  # fmt: skip
     streams = sorted(
         (kernel.work.bytes_moved, seconds)
@@ -342,7 +350,7 @@ def _driver() -> str:
 # --- the host --------------------------------------------------------------------------------
 
 
-_REPEATED: Final = 200
+_SECONDS_EACH: Final = 0.5
 _LEAST_US: Final = 0.01
 """Noise makes figures smaller."""
 _COPIED: Final = 1 << 26
@@ -362,34 +370,24 @@ _NO_KERNEL: Final = frozenset({
 
 def _host_figures(device: torch.device) -> MeasuredHost:
     launch_us, step_us = step_times(device)
-    tiny = torch.zeros(64, device=device)
-    issued = _seconds(lambda: tiny.add_(1).sum(), device, _REPEATED)
-    waited = _seconds(lambda: tiny.add_(1).sum().item(), device, _REPEATED)
-    graph = torch.cuda.CUDAGraph()
+    tiny, graph = torch.zeros(64, device=device), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         tiny.add_(1)
-    started = _seconds(graph.replay, device, _REPEATED)
     pageable = torch.ones(_COPIED, dtype=torch.uint8)
+    issued, waited, started, copied = (
+        cpu_seconds(run, _SECONDS_EACH, math.inf)
+        for run in (
+            lambda: tiny.add_(1).sum(), lambda: tiny.add_(1).sum().item(), graph.replay,
+            lambda: pageable.to(device),
+        )
+    )  # fmt: skip
     return MeasuredHost(
         launch_us=launch_us,
         sync_us=max(_LEAST_US, 1e6 * (waited - issued)),
         step_us=step_us,
         graph_us=max(_LEAST_US, 1e6 * started),
-        link_gb_s=_COPIED / _seconds(lambda: pageable.to(device), device, 1) / 1e9,
+        link_gb_s=_COPIED / copied / 1e9,
     )
-
-
-def _seconds(run: Callable[[], Value], device: torch.device, repeats: int) -> float:
-    """Per run: the median of some rounds, after a first one."""
-    timer, found = timer_of(device), []
-    for _ in range(6):
-        timer.wait()
-        start = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        timer.wait()
-        found.append((time.perf_counter() - start) / repeats)
-    return statistics.median(found[1:])
 
 
 def step_times(device: torch.device) -> tuple[float, float]:
