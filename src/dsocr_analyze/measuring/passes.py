@@ -62,10 +62,8 @@ class StageClock:
     """
 
     def __init__(self, model: torch.nn.Module, stages: Sequence[StageScope], timer: Timer) -> None:
-        self._timer = timer
-        self._stages = stages
-        self._laps: Laps = []
-        self._within: list[str] = []
+        self._timer, self._laps = timer, Laps()
+        self._of_pass = {stage.role: stage.name for stage in stages}
         self._owners = {
             path: stage.name
             for stage in stages
@@ -89,14 +87,13 @@ class StageClock:
 
     def begin(self) -> None:
         """Start a pass."""
-        role = "decode" if self.is_decoding else "prefill"
         self._modules.begin([])
-        self._laps, self._within = [], []
-        self._enter(next(each.name for each in self._stages if each.role == role))
+        self._laps = []
+        self._mark(self._of_pass["decode" if self.is_decoding else "prefill"])
 
     def finish(self) -> Laps:
         """End a pass once it has been issued."""
-        self._leave()
+        self._mark("")
         return self._laps
 
     def seconds(self, laps: Laps) -> dict[str, float]:
@@ -106,13 +103,8 @@ class StageClock:
             found[stage] = found.get(stage, 0.0) + self._timer.seconds(start, end)
         return found
 
-    def _enter(self, stage: str) -> None:
-        self._within.append(stage)
+    def _mark(self, stage: str) -> None:
         self._laps.append((stage, self._timer.mark()))
-
-    def _leave(self) -> None:
-        self._within.pop()
-        self._laps.append((self._within[-1] if self._within else "", self._timer.mark()))
 
     def _run(
         self,
@@ -122,14 +114,14 @@ class StageClock:
         args: Arguments,
         kwargs: Keywords,
     ) -> Value:
-        stage = self._owners[path]
-        if self.is_decoding or not self._within or stage == self._within[-1]:
+        stage, within = self._owners[path], self._laps[-1][0] if self._laps else ""
+        if self.is_decoding or within in ("", stage):
             return forward(*args, **kwargs)
-        self._enter(stage)
+        self._mark(stage)
         try:
             return forward(*args, **kwargs)
         finally:
-            self._leave()
+            self._mark(within)
 
 
 # --- passes ----------------------------------------------------------------------------------
