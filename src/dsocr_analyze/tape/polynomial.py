@@ -379,20 +379,18 @@ LevelSpans: TypeAlias = dict[Hashable, _Span]
 
 
 class SymbolicTape(Tape):
-    """A tape of integers and polynomials, with `levels` or not; it declares no weights."""
+    """A tape of integers and polynomials, which declares no weights."""
 
     def __init__(
         self,
         dtype: Dtype,
         stages: Mapping[str, str] | None = None,
         *,
-        levels: bool = True,
         spans: LevelSpans | None = None,
     ) -> None:
         super().__init__(dtype, stages, weights=False)
         self._works: dict[str, list[Work]] = {}
         self._levels: dict[str, list[Size]] = {}
-        self._follows_levels = levels
         self._known: LevelSpans = {} if spans is None else spans
         self._derived: dict[tuple[str, tuple[Size, ...]], Polynomial] = {}
 
@@ -479,8 +477,7 @@ class SymbolicTape(Tape):
                 for level in levels
             )
         outputs = [self.empty(count * n, dtype)]
-        if self._follows_levels:
-            self._levels[self.stage].pop()  # no level above those of the calls
+        self._levels[self.stage].pop()  # no level above those of the calls
         return outputs
 
     # --- sizes, memory and work
@@ -510,15 +507,13 @@ class SymbolicTape(Tape):
         """Notes that a tensor of `nbytes` is alive; of rising levels, the last is kept."""
         before = self.alive
         self.alive += nbytes
-        if self._follows_levels:
-            levels = self._levels.setdefault(self.stage, [])
-            if levels and levels[-1] is before:
-                levels.pop()
-            levels.append(self.alive)
+        levels = self._levels.setdefault(self.stage, [])
+        if levels and levels[-1] is before:
+            levels.pop()
+        levels.append(self.alive)
 
     def _reach(self, levels: Iterable[Size]) -> None:
-        if self._follows_levels:
-            self._levels.setdefault(self.stage, []).extend(self.alive + each for each in levels)
+        self._levels.setdefault(self.stage, []).extend(self.alive + each for each in levels)
 
     def _add(self, work: Work, times: Size) -> None:
         if not isinstance(times, int) or times:

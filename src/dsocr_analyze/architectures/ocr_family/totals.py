@@ -380,7 +380,7 @@ class _Costs(NamedTuple):
         overwrites = is_second and self.c.decoder.sliding_window is not None
         longest = self.c.decoder.max_position_embeddings - 1
         K = self._length("K", 1, longest, is_second and not overwrites)
-        t = SymbolicTape(self.dtype, levels=False)
+        t = SymbolicTape(self.dtype)
         p = Pass(_SEVERAL if is_batched else 1, 1, K, flash=self.flash, overwrites=overwrites)
         t.call("", whole_model, self.model, self.c, p, None)
         base, slope = zip(*(affine(Polynomial.of(count), "K") for count in t.work("")), strict=True)

@@ -29,7 +29,6 @@ __all__ = [
     "normalize_transform",
 ]
 
-Transform = Callable[[Any], Tensor]
 
 
 # ------------------------------------------------------------------------------------ image input
