@@ -154,8 +154,7 @@ class Architecture(ABC):
         text_tokens: Of its usual prompt besides the visual ones, with BOS.
         built_in: Directory of the built-in reference.
         published_code: SHA-256 of the published Python files by name, whose repetition is declared.
-        routed_expert: Pattern of paths in a routed expert, with groups `experts` and `index`; what
-            runs there depends on the routing.
+        routed_expert: Pattern of paths in a routed expert, with groups `experts` and `index`.
         generate: The prompt with which transformers' `generate` runs it, which always chooses its
             `fill`. None if it does not decode, or has `decode_inputs` and `decode_cache`.
         has_window: Whether its config has a sliding window, which can be switched off.

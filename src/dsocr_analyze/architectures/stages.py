@@ -25,8 +25,8 @@ class StageScope:
 
     Attributes:
         prefixes: Paths of the modules that it owns, with all below them.
-        role: `vision` for the work of its modules; `prefill`, of one stage, for the rest of the
-            prefill pass; `decode`, of the last stage alone, for a decode step.
+        role: `vision` for the work of its modules; `prefill`, of one, for the rest of the prefill
+            pass; `decode`, of the last, for a decode step.
         notes: On its figures.
     """
 
@@ -72,11 +72,11 @@ class PageTotals:
 
     Attributes:
         prefill: The prefill pass of the batch.
-        decode_step: One step of the batch over a cache of `seq_len` tokens.
+        decode_step: One step over a cache of `seq_len` tokens.
         batch: The prefill pass and all decode steps.
         visual_tokens: Per page.
         seq_len: Tokens per prompt.
-        kv_cache_bytes: Of the batch with its last token.
+        kv_cache_bytes: With the last token.
         decode_step_bytes_read_expected: With the expected number of routed experts; floats.
         peak_activation_bytes: Most bytes alive in the prefill pass, besides weights and inputs.
     """

@@ -1,8 +1,8 @@
 """A tape, on which a network's forward, written once, yields all that it costs.
 
 A forward is a function of a tape and tensors, in the vendor's order and with its names. Operators
-are methods of the tape, which note a kernel record at the running module. A tensor is a number of
-elements and a type, alive until Python drops the last reference to it.
+are methods of the tape, which note a record at the running module. A tensor is a number of elements
+and a type, alive until Python drops the last reference to it.
 """
 
 from __future__ import annotations

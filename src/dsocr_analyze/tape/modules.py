@@ -129,7 +129,7 @@ def bicubic(t: Tape, grid: Operand, source: int, target: int, d: int) -> Operand
 
     One dimension after another, last first, 2 FLOPs per tap of a window of 2 h + 1 with
     `h = ceil(2 max(1, source / target))` (ATen, `_upsample_bicubic2d_aa`). An upper bound: taps
-    outside a filter of `4 max(1, source / target)` (Keys 1981) weigh nothing.
+    outside a filter (Keys 1981) weigh nothing.
     """
     half = max(2, t.derived("ceil({} / {})", ceil_div, 2 * source, target))
     flops = 2 * (2 * half + 1) * d * target * (source + target)

@@ -34,7 +34,7 @@ class Pass:
 
     Attributes:
         flash: FlashAttention instead of the eager product.
-        overwrites: Whether the new token replaces one of a full sliding window.
+        overwrites: Whether the new token replaces one of a full window.
         touched: Routed experts that run in each layer; None for those of an even split.
     """
 

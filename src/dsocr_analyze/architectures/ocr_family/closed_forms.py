@@ -108,9 +108,9 @@ class ClosedForms:
     def repeats(self, dimensions: ModelDimensions) -> Callable[[str], str | None]:
         """Maps the path of a module to a name that it shares with those that are alike.
 
-        These do the same work on equal arguments in the reference and in the published files: SAM's
-        blocks of a kind, the second encoder's layers, the decoder's dense layers, its MoE layers,
-        and routed experts. What else is in a layer repeats with it.
+        These do the same work on equal arguments, in the reference and in the published files:
+        SAM's blocks of a kind, the second encoder's layers, the decoder's dense and its MoE layers,
+        and routed experts.
         """
 
         def name(path: str) -> str | None:

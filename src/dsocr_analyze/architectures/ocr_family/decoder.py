@@ -1,8 +1,8 @@
 """The decoder's forward on a tape, in the order and with the names of `modeling_deepseekv2.py`.
 
-B is the batch, T the new tokens per sequence, `past` those in the cache before (0 in a prefill
-pass), K all of them, d the width. The heads of latent attention (`use_mla`) share one latent of
-rank r for keys and values, and one rotary key of P features.
+B is the batch, T the new tokens per sequence, `past` those in the cache before, K all of them, d
+the width. The heads of latent attention share one latent of rank r for keys and values, and one
+rotary key of P features.
 
 Source: DeepSeek-V2 (2405.04434), eq. 9 to 19 and section 2.1.2 (latent attention), eq. 20 to 29
 (experts); DeepSeek-V3 (2412.19437), eq. 12 to 16; transformers' `LlamaAttention`.

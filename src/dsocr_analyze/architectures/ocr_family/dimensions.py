@@ -1,8 +1,8 @@
 """Dimensions of a model of the family, read from its `config.json`.
 
-As in the vendors' config classes, the decoder's keys are at the top level (`language_config` is not
-read) and the encoders' under `vision_config.width`. A key may be absent if it is not used, or if
-`DeepseekV2Config` (`configuration_deepseek_v2.py`) or `PretrainedConfig` has a default for it.
+As in the vendors' config classes, the decoder's keys are at the top level and the encoders' under
+`vision_config.width`. A key may be absent if it is not used, or if `DeepseekV2Config`
+(`configuration_deepseek_v2.py`) or `PretrainedConfig` has a default for it.
 """
 
 from __future__ import annotations
@@ -219,13 +219,12 @@ class DecoderDimensions:
         qk_rope_head_dim: Rotary features per head.
         qk_nope_head_dim: Other features per head.
         v_head_dim: Features per value head if `use_mla`.
-        moe_intermediate_size: Hidden width of one expert.
         n_shared_experts: Experts that every token passes, fused into one MLP.
         moe_layer_freq: Every this many layers, one is MoE.
         topk_group: Groups that a token may choose from, of `n_group`.
         masks_steps: Whether a decode step adds a mask to its scores.
-        sliding_window: Generated tokens that a decode step attends to and the cache keeps, its own
-            among them; None for all.
+        sliding_window: Generated tokens that a decode step attends to, its own among them, and that
+            the cache keeps; None for all.
     """
 
     vocab_size: int

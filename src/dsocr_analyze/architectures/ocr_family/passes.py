@@ -127,8 +127,8 @@ class OcrModel(ABC):
         Args:
             t: The tape.
             features: What the call before has left, replaced name by name.
-            pixels: Of the views, `[N, 3, R, R]`.
-            view: The views.
+            pixels: `[N, 3, R, R]`.
+            view: N and R.
             c: The model's dimensions.
             is_served: Whether a serving engine runs them.
         """

@@ -1,8 +1,7 @@
 """The cost of many pages at once: what `compose` says of each, evaluated on arrays.
 
-Views are run once per distinct set of sizes. The decoder is run on symbols: B prompts of T tokens,
-K tokens in the cache before a step. Its polynomials are evaluated on arrays, once per distinct page
-if these are few.
+Views run once per distinct set of sizes. The decoder runs on symbols, B prompts of T tokens and K
+in the cache before a step; its polynomials are evaluated once per distinct page if these are few.
 """
 
 from __future__ import annotations
@@ -98,12 +97,12 @@ def page_totals(
         whole_resolution: Pixels per side of the whole page's view.
         text_tokens: Tokens besides the visual ones, including BOS.
         local_resolution: Pixels per side of a local view.
-        columns: Columns of local views; 1 x 1 stands for none.
-        rows: Rows of local views.
+        columns: Of local views; 1 x 1 stands for none.
+        rows: Of local views.
         batch_size: Pages per batch.
         max_new_tokens: Tokens generated.
-        dtype: Type of weights and features.
-        flash_attention: FlashAttention in place of eager attention.
+        dtype: Of weights and features.
+        flash_attention: Instead of eager attention.
 
     Raises:
         WorkloadError: A size is no integer, too small or too large, or arrays differ in length.

@@ -1,7 +1,7 @@
 """SAM's encoder, which all relatives share, and the projector to the decoder's width.
 
-SAM has blocks over a grid of patches, global or in windows, then three convolutions. The projector
-has no variants that join feature maps or merge tokens: `check_projector` refuses them.
+The projector has no variants that join feature maps or merge tokens: `check_projector` refuses
+them.
 
 Source: `ImageEncoderViT`, `MlpProjector` and their parts (`deepencoder.py`), in whose order
 operators and names stand; ViTDet (Li et al. 2022) for the windows; MViTv2 (Li et al. 2022), eq. 4.
