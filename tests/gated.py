@@ -33,6 +33,7 @@ def repository(folder, budgets, **files):
     git(folder, "init", "--quiet", "--template=", "--initial-branch", "main")
     (folder / "dsocr-budgets.toml").write_text(budgets)
     for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     return commit(folder)
 
