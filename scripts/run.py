@@ -48,7 +48,6 @@ NEWEST_TESTS = (
     "tests/test_key_value_cache.py",
     "tests/test_passes.py",
     "tests/test_reference_networks.py",
-    "tests/test_stages_command.py",
     "tests/test_tree.py",
 )
 LINT = (("ruff", "check", "."), ("ruff", "format", "--check", "."))
