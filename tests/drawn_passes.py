@@ -59,13 +59,11 @@ def drawn(seed: int, architecture: str | None = None) -> Case:
     draw = random.Random(seed)
     architecture = architecture or (ONE, TWO, UNLIMITED)[seed % 3]
     config = _decoder(draw, architecture)
-    width = config["hidden_size"]
     base, image = draw.sample(RESOLUTIONS, 2)
     if architecture == TWO:  # each number of tokens per side has one table of queries
         base, image = draw.sample((64, 128, PATCH * WINDOW, 2 * PATCH * WINDOW), 2)
-    vision, features = _vision(draw, architecture, (base, image))
-    config["vision_config"] = vision
-    config["projector_config"] = _projector(draw, features, width, architecture)
+    config["vision_config"], features = _vision(draw, architecture, (base, image))
+    config["projector_config"] = _projector(draw, features, config["hidden_size"], architecture)
     workload = page(
         architecture,
         base,
@@ -132,9 +130,8 @@ def directory(architecture: str, changes: Mapping[str, Any]) -> ModelDirectory:
     published = _published(architecture)
     config = {**published.config, **changes}
     # The section that repeats the top level, which nothing reads, says the same.
-    copied = config["language_config"]
-    same = {key: config[key] for key in copied.keys() & config.keys()}
-    config["language_config"] = {**copied, **same}
+    copied = config["language_config"].items()
+    config["language_config"] = {key: config.get(key, value) for key, value in copied}
     return dataclasses.replace(published, config=config)
 
 
@@ -205,6 +202,7 @@ def _vision(
     table = draw.choice((64, PATCH * WINDOW, *(size // PATCH * PATCH for size in sizes)))
     clip_heads = draw.choice((1, 2))
     width = clip_heads * 4
+    sam["downsample_channels"] = [3, width]
     if architecture == TWO:
         encoder = {
             "dim": width,
@@ -214,9 +212,7 @@ def _vision(
             "intermediate_size": 10,
             "view_sizes": list(sizes),
         }
-        sam["downsample_channels"] = [3, width]
         return {"image_size": table, "width": {"sam_vit_b": sam, "qwen2-0-5b": encoder}}, width
-    sam["downsample_channels"] = [3, width]
     side = draw.choice((1, 2, tokens_per_side(sizes[0]), tokens_per_side(sizes[1])))
     clip = {
         "width": width,
