@@ -32,6 +32,13 @@ from numpy.typing import NDArray
 
 from dsocr_analyze.hardware import coefficients as records
 from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue
+from dsocr_analyze.hardware.kernel_times import (
+    BEST_64,
+    BEST_128,
+    BY_EXPERTS,
+    BY_TOKENS,
+    TILES,
+)
 from dsocr_analyze.hardware.kernel_times.fitting import (
     SEED,
     MeasuredRows,
@@ -40,13 +47,6 @@ from dsocr_analyze.hardware.kernel_times.fitting import (
     fitted,
     predicted,
     with_slow_sizes,
-)
-from dsocr_analyze.hardware.kernel_times.formulas import (
-    BEST_64,
-    BEST_128,
-    BY_EXPERTS,
-    BY_TOKENS,
-    TILES,
 )
 from dsocr_analyze.hardware.profile import kind_text
 

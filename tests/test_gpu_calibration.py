@@ -27,6 +27,7 @@ from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.hardware import device
 from dsocr_analyze.hardware.coefficients import COEFFICIENTS, Fitted
 from dsocr_analyze.hardware.devices import gpu_catalogue
+from dsocr_analyze.hardware.kernel_times import masked_bytes
 from dsocr_analyze.hardware.kernel_times.fitting import (
     FitErrors,
     MeasuredRows,
@@ -34,7 +35,6 @@ from dsocr_analyze.hardware.kernel_times.fitting import (
     held_out_groups,
     predicted,
 )
-from dsocr_analyze.hardware.kernel_times.formulas import masked_bytes
 from dsocr_analyze.hardware.profile import (
     all_profiles,
     gpu_text,

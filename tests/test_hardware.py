@@ -39,8 +39,7 @@ from dsocr_analyze.hardware.devices import (
     missing_features,
 )
 from dsocr_analyze.hardware.fit import LARGEST_BATCH, MemoryNeed, fit, largest_batch, memory_need
-from dsocr_analyze.hardware.kernel_times import Machine
-from dsocr_analyze.hardware.kernel_times.formulas import formula_seconds
+from dsocr_analyze.hardware.kernel_times import Machine, formula_seconds
 from dsocr_analyze.hardware.profile import all_profiles, check_gpu, check_kinds, profile_from_file
 from dsocr_analyze.hardware.timed_device import EXTRAPOLATED_BAND, WEIGHT_ONLY_ERROR
 from dsocr_analyze.model.directory import read_config

@@ -68,7 +68,7 @@ class ScaledGemmCoefficients:
     """A float8 product that quantizes its rows (19): one tile per range of m."""
 
     tiles: int
-    """Index into `products.TILES`."""
+    """Index into `kernel_times.TILES`."""
     share_16: float
     share_64: float
     share_128: float
@@ -178,7 +178,7 @@ class ExpertsCoefficients:
     """Grouped experts (20): routing, two products, activation, weighted sum."""
 
     tiles: int
-    """The library's choice: a constant of `products`."""
+    """The library's choice: a constant of `kernel_times`."""
     inter_step: int
     """Inner sizes are padded to multiples of it. Above 1, a second kernel runs some activations."""
     rate_16: float

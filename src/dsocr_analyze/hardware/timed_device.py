@@ -216,7 +216,7 @@ class Device:
             DeviceError: As `fitted` does.
             WorkloadError: A size is impossible.
         """
-        from dsocr_analyze.hardware.kernel_times.formulas import Machine, formula_seconds
+        from dsocr_analyze.hardware.kernel_times import Machine, formula_seconds
 
         fitted = self.fitted(kind, dtype, weights_dtype=weights_dtype, kv_dtype=kv_dtype)
         c = cast("Coefficients", fitted.coefficients)

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware import coefficients as records
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times import Floats
-from dsocr_analyze.hardware.kernel_times.formulas import Machine, formula_seconds
+from dsocr_analyze.hardware.kernel_times import Floats, Machine, formula_seconds
 from dsocr_analyze.interruption import safe_point
 
 __all__ = [
