@@ -275,10 +275,10 @@ class _Group:
         self.cache = precision.cache if operator == _CACHED else None
         self.weights: str | None = None
         # Records lack the experts' weights, and have others in 16 bits.
-        size: float = _RECORDED_SIZE
+        self.multiplied, size = self.dtype, float(_RECORDED_SIZE)
         if has_weights and precision.weights and operator not in ACTIVATION_PRODUCTS | UNQUANTIZED:
             self.weights = precision.weights
-            _, size = product_types(device.gpu, self.dtype, self.weights)
+            self.multiplied, size = product_types(device.gpu, self.dtype, self.weights)
         self.named = {name: self.column(name) for name in _SIZES.get(self.kind, _OF_ATTENTION)}
         if self.kind == "experts":
             tokens, hidden, inter, experts, top_k = self.named.values()
@@ -298,12 +298,10 @@ class _Group:
 
     def rate(self) -> float:
         """FLOPs per second at the peak of the type in which they multiply."""
-        gpu, dtype = self.device.gpu, self.dtype
-        if self.weights is not None:
-            dtype, _ = product_types(gpu, dtype, self.weights)
-        if not gpu.tflops(dtype):
+        gpu, tflops = self.device.gpu, self.device.gpu.tflops(self.multiplied)
+        if not tflops:
             raise DeviceError(f"the profile of {gpu.title} lacks gpu.float32_tflops; add it")
-        return gpu.tflops(dtype) * 1e12
+        return tflops * 1e12
 
     def least(self) -> tuple[NDArray[np.bool_] | bool, Floats | float, Floats]:
         """Whether memory bounds them, and the least seconds of compute and of memory."""

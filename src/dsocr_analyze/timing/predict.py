@@ -11,7 +11,6 @@ import numpy as np
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.timing import (
-    Bound,
     Interval,
     LoadedGpu,
     TimeAssumptions,
@@ -150,7 +149,6 @@ def _throughput(times: PageTimes, assumptions: TimeAssumptions, row: int) -> Loa
     # The bottleneck is what has the least capacity. The CPU's time is given, so where it is the
     # CPU, the rate is lower only if the GPU's capacity is.
     cpu_bound = assumptions.preprocess_seconds / assumptions.workers > gpu_seconds
-    bound: Bound = "host" if cpu_bound else work.bound
     value, error = float(times.prompts_per_second[row]), work.error
     prompts = Interval.within(value, error)
     if cpu_bound:
@@ -170,7 +168,7 @@ def _throughput(times: PageTimes, assumptions: TimeAssumptions, row: int) -> Loa
         tpot_seconds=_step_seconds(times, row),
         page_seconds=float(times.page_seconds[row]),
         memory_bytes=int(times.memory_bytes[row]),
-        bound=bound,
+        bound="host" if cpu_bound else work.bound,
         fits=bool(times.fits[row]),
         cost_per_thousand_pages=cost,
         cost_band=band,

@@ -14,7 +14,8 @@ bisects on their number.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cache
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -53,13 +54,11 @@ class ServedModel:
     device: Device
     server: Host
     precision: Precision = NATIVE
-    _encoded: dict[tuple[ViewBatch, ...], list[tuple[str, Duration, float]]] = field(
-        default_factory=dict, repr=False
-    )
 
     def __post_init__(self) -> None:
         self.architecture.forms.served.check(self.dimensions)
         self.cache_bits = STORED_BITS.get(self.precision.cache or "", 8 * self.dtype.nbytes)
+        self._vision_of = cache(self._vision)
 
     @property
     def weights_bytes(self) -> int:
@@ -97,7 +96,7 @@ class ServedModel:
         priced = kernel_seconds(kernels, self.device, self.precision)
         stage = next(each.name for each in self.architecture.stages if each.role == "prefill")
         host = chunks * sum(map(_CALLS, kernels)) * self.server.compiled_launch_us * _US
-        parts = [*self._vision(views), (stage, priced.duration().times(chunks), host)]
+        parts = [*self._vision_of(views), (stage, priced.duration().times(chunks), host)]
         durations: dict[str, Duration] = {}
         times = stretch_times([(each.seconds, issued) for _, each, issued in parts])
         for (name, duration, _), seconds in zip(parts, times, strict=True):
@@ -107,18 +106,16 @@ class ServedModel:
 
     def _vision(self, views: tuple[ViewBatch, ...]) -> list[tuple[str, Duration, float]]:
         """Stage, GPU time and launch seconds of the parts of vision calls."""
-        if views not in self._encoded:
-            served, between = self.architecture.forms.served, self.weights_bytes
-            first = self.architecture.stages[0].name
-            parts = [(first, Duration(host=self.server.copy_seconds(views)), 0.0)]
-            for view in views:
-                kernels_of = served.views(view.count, view.resolution, self.dimensions, self.dtype)
-                for stage, kernels in kernels_of.items():
-                    priced = kernel_seconds(kernels, self.device, weights_between=between)
-                    host = sum(map(_CALLS, kernels)) * self.server.launch_us * _US
-                    parts.append((stage, priced.duration(), host))
-            self._encoded[views] = parts
-        return self._encoded[views]
+        served, between = self.architecture.forms.served, self.weights_bytes
+        first = self.architecture.stages[0].name
+        parts = [(first, Duration(host=self.server.copy_seconds(views)), 0.0)]
+        for view in views:
+            kernels_of = served.views(view.count, view.resolution, self.dimensions, self.dtype)
+            for stage, kernels in kernels_of.items():
+                priced = kernel_seconds(kernels, self.device, weights_between=between)
+                host = sum(map(_CALLS, kernels)) * self.server.launch_us * _US
+                parts.append((stage, priced.duration(), host))
+        return parts
 
     def step(self, B: Size, K: Size) -> Duration:
         """A decode step of B sequences over K keys each; arrays broadcast.
