@@ -26,7 +26,6 @@ from sampling import first, named, sampled
 
 from dsocr_analyze import interruption
 from dsocr_analyze.cli import main
-from dsocr_analyze.cli.commands import application
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.interruption import (
     Terminated,
@@ -538,22 +537,6 @@ def test_a_library_that_changes_the_environment_while_it_parses_puts_it_back(mon
         assert main(["--engine", "analytic"]) == 130
     assert changes
     assert dict(os.environ) == before
-
-
-@pytest.mark.exhaustive
-def test_an_interruption_while_a_command_line_is_parsed_waits(tmp_path, monkeypatch):
-    log, make_context = [], application.make_context
-
-    def struck(*arguments, **options):
-        taking([interrupt, "struck"], log)
-        context = make_context(*arguments, **options)
-        log.append("went on")
-        return context
-
-    monkeypatch.setattr(application, "make_context", struck)
-    assert main(["--engine", "analytic", "--output", str(tmp_path)]) == 130
-    assert log == ["struck", "went on"]
-    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.exhaustive

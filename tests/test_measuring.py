@@ -91,28 +91,19 @@ STAGES = [
 ]  # fmt: skip
 
 
-def own_values(model):
-    return {name: dict(vars(module)) for name, module in model.named_modules()}
-
-
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_pass_is_cut_where_a_stages_own_modules_start_and_end(direct):
     timer, found = machine.Timer(), []
     timer.now, timer.mark = 0.0, lambda: timer.now
     inner = Worker(timer, 8.0)
     model = Worker(timer, 1.0, sam=Worker(timer, 2.0), clip=Worker(timer, 4.0, own=inner))
-    clock, before = passes.StageClock(model, STAGES, timer), own_values(model)
+    clock = passes.StageClock(model, STAGES, timer)
     for clock.is_decoding in (False, True):
         with clock.attached():
             clock.begin()
             model(direct)
             found.append(clock.seconds(clock.finish()))
     assert found == [{"prefill": 2.0, "sam": 4.0, "clip": 24.0}, {"decode": 30.0}]
-    # An error within a stage leaves the model as it was, too.
-    model.sam.timer = before["sam"]["timer"] = None
-    with clock.attached(), pytest.raises(AttributeError):
-        model(clock.begin())
-    assert own_values(model) == before
 
 
 def test_every_stage_of_a_page_is_measured(session, monkeypatch):
@@ -164,14 +155,13 @@ def test_what_watches_the_machine_is_in_float32_and_peaks_are_as_predicted(dtype
 
 def test_the_same_experts_are_chosen_as_in_a_trace():
     """Drawn weights route by chance; what is measured is what was counted."""
-    before, scores = (torch.topk, torch.Tensor.topk, torch.Tensor.cuda), torch.rand(12, 8)
+    scores = torch.rand(12, 8)
     with running_unwatched(CPU):
         chosen = torch.topk(scores, 2, dim=-1)[1], scores.topk(2)[1]
         assert [each.flatten().bincount().tolist() for each in chosen] == [[3] * 8] * 2
         assert scores.cuda() is scores
     with running_unwatched(CPU, has_weights=True):
         assert torch.topk(scores, 1)[1].flatten().tolist() == scores.argmax(-1).tolist()
-    assert (torch.topk, torch.Tensor.topk, torch.Tensor.cuda) == before
 
 
 # Kernels within passes -----------------------------------------------------------------------
@@ -605,10 +595,12 @@ def test_a_profile_is_read_as_it_was_written_and_serves_the_very_device_only(pro
     read = profile_from_file(profile_file)
     assert (read.gpu, read.cpu, read.extrapolated) == (profile.gpu, profile.cpu, False)
     another = dataclasses.replace(profile.gpu, title="Another CPU, 2 threads")
-    known = {"cpu": dataclasses.replace(profile, gpu=another)}
-    assert machine.matching_device(CPU, {"cpu": profile}) is profile
-    assert machine.matching_device(CPU, known) is machine.matching_device(CPU, {}) is None
-    assert machine.matching_device(torch.device("meta"), {"cpu": profile}) is None
+    other = dataclasses.replace(profile, gpu=another)
+    found = [machine.matching_device(device, known) for device, known in (
+        (CPU, {"cpu": profile}), (CPU, {"cpu": other}), (CPU, {}),
+        (torch.device("meta"), {"cpu": profile}),
+    )]  # fmt: skip
+    assert found == [profile, None, None, None]
 
 
 @pytest.mark.parametrize(
@@ -766,19 +758,17 @@ def test_predicted_seconds_of_a_cpu(capsys, profile, profile_file):
      ({"page": (90, 120), "crop_mode": False, "image_size": 64}, (64, 64), (64,))],
 )  # fmt: skip
 def test_preprocessing_is_measured_per_prompt_on_one_thread(monkeypatch, page, content, sides):
-    prepare, seen = passes._prepare, []
+    prepare, seen, threads = passes._prepare, [], mock.Mock()
 
     def noted(*page):
         shapes = [tuple(each.shape) for each in prepare(*page)]
-        seen.append((torch.get_num_threads(), shapes))
+        seen.append((*threads.call_args.args, shapes))
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
     monkeypatch.setattr(passes, "_prepare", noted)
+    monkeypatch.setattr(torch, "set_num_threads", threads)
     found = passes.measured_preprocessing(DEFAULT.plan(**page), content, 2)
-    left = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    assert left == len(found) == 2
+    assert threads.call_args.args == (torch.get_num_threads(),)
+    assert len(found) == 2
     assert min(found) > 0
     assert seen == [(1, [(3, side, side) for side in sides])] * 3
 
