@@ -14,7 +14,7 @@ import os
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -56,6 +56,7 @@ from dsocr_analyze.model.generation import Generation, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.model.process_settings import exclusive
 from dsocr_analyze.model.torch_calls import Arguments, DispatchMode, Keywords, Operator, Value
+from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 
 __all__ = ["PageOfPass", "TimedPasses", "calibrated_cpu", "fitted_families"]
@@ -299,60 +300,56 @@ def _timed(model: LoadedModel, page: PageOfPass, deadline: float) -> _Run | None
         crop_mode=bool(page.image_size), max_new_tokens=_STEPS + 1,
     )  # fmt: skip
     recorder = Recorder(model.module)
-    clock = _OperatorClock(recorder, deadline)
+    passes: list[_Pass] = [(recorder.trace, [])]
+
+    def begin() -> _Pass:
+        passes.append((recorder.begin(), []))
+        return passes[-1]
+
+    def run(operator: Operator, args: Arguments, kwargs: Keywords) -> Value:
+        trace, calls = passes[-1]
+        if time.monotonic() >= deadline:
+            raise _TimeIsUp
+        booked, is_whole, start = (
+            len(trace.kernels), not recorder.inside_operator, time.perf_counter()
+        )  # fmt: skip
+        output = operator(*args, **kwargs)
+        calls.append((booked, is_whole, time.perf_counter() - start))
+        return output
+
     try:
         with (
-            exclusive(), left_as_it_was(model.module), running(model.device),
-            DispatchMode(clock.run),
+            exclusive(), left_as_it_was(model.module), running(model.device), DispatchMode(run),
+            recorder,
         ):  # fmt: skip
-            with recorder:
-                generation = Generation(model, workload, DEFAULT, clock.begin)
-                prefill, *steps = generation.prefill(), *map(generation.step, range(_STEPS))
-            clock.finish()
+            generation = Generation(model, workload, DEFAULT, begin)
+            prefill, *steps = generation.prefill(), *map(generation.step, range(_STEPS))
     except _TimeIsUp:
         return None
     found: _Run = defaultdict(list)
     vision = {stage.name for stage in DEFAULT.stages if stage.role == "vision"}
-    for kernels, seconds in prefill:
+    for kernels, seconds in _operators(*prefill):
         owner = DEFAULT.owner_of(kernels[0].path)
         found[owner if owner in vision else "prefill"].append((kernels, seconds))
-    found["decode"] = [*itertools.chain(*steps)]
+    found["decode"] = [*itertools.chain(*itertools.starmap(_operators, steps))]
     return found
 
 
-class _OperatorClock:
-    """Below a recorder, times each operator that it books; raises `_TimeIsUp`."""
+_Pass = tuple[Trace, list[tuple[int, bool, float]]]
+"""A trace and the calls below it: kernels booked before each, whether it is an operator of the
+trace's, not a part of one, and its seconds."""
 
-    def __init__(self, recorder: Recorder, deadline: float) -> None:
-        self._recorder, self._deadline = recorder, deadline
-        self._trace, self._timed = recorder.trace, list[_Timed]()
-        self._seen = 0
-        self._seconds = 0.0
-        self._was_whole = False
 
-    def begin(self) -> list[_Timed]:
-        """A new pass's operators with kernels, and their seconds, once they ran."""
-        self.finish()
-        self._trace, self._timed, self._seen = self._recorder.begin(), [], 0
-        return self._timed
-
-    def finish(self) -> None:
-        booked = self._trace.kernels[self._seen :]
-        self._seen += len(booked)
-        if booked:
-            self._timed.append((tuple(booked), self._seconds))
-        self._seconds = 0.0
-
-    def run(self, operator: Operator, args: Arguments, kwargs: Keywords) -> Value:
-        if time.monotonic() >= self._deadline:
-            raise _TimeIsUp
-        if self._was_whole or len(self._trace.kernels) > self._seen:
-            self.finish()
-        self._was_whole = not self._recorder.inside_operator
-        start = time.perf_counter()
-        output = operator(*args, **kwargs)
-        self._seconds += time.perf_counter() - start
-        return output
+def _operators(trace: Trace, calls: list[tuple[int, bool, float]]) -> Iterator[_Timed]:
+    """The operators of a pass that have kernels."""
+    seen, seconds = 0, 0.0
+    ends = [*(booked for booked, *_ in calls[1:]), len(trace.kernels)]
+    for (_, is_whole, took), end in zip(calls, ends, strict=True):
+        seconds += took
+        if end > seen:
+            yield tuple(trace.kernels[seen:end]), seconds
+        if end > seen or is_whole:
+            seen, seconds = end, 0.0
 
 
 # --- Python's overhead -----------------------------------------------------------------------
