@@ -11,6 +11,7 @@ import shutil
 import types
 from collections import Counter
 from functools import partial
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from both_engines import LATENT, SMALL, directory_with, small_directory
 from drawn_passes import TWO, UNLIMITED, drawn
-from sampling import first, sampled
+from sampling import first, named, sampled
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 from torch.overrides import _get_current_function_mode_stack
@@ -59,9 +60,6 @@ from dsocr_analyze.trace.repetition import caches_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 
-
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
-
 BF16 = torch.bfloat16
 EITHER_WAY = pytest.mark.parametrize("alike", [None, by_path])
 
@@ -70,7 +68,7 @@ def on_meta(module):
     return module.to("meta").eval()
 
 
-def fail(*_):
+def fail(*_, **__):
     raise ValueError("on purpose")
 
 
@@ -197,24 +195,10 @@ def test_a_failing_hook_of_somebody_else_misplaces_nothing():
         chain("inner"),
         inner=Net(lambda self, x: unless_it_fails(lambda: self.a(x), x) * 2, a=nn.ReLU()),
     )
-    net.inner.a.register_forward_pre_hook(fail)
-    handle = nn.modules.module.register_module_forward_pre_hook(
-        lambda module, _: fail() if isinstance(module, nn.ReLU) else None
-    )
-    try:
-        trace = trace_of(on_meta(net), meta(2))
-    finally:
-        handle.remove()
-    assert paths_of(trace, "mul") == ["inner"]
-
-
-def test_attention_of_torch_is_one_operator_with_its_mask():
-    mha = on_meta(nn.MultiheadAttention(8, 2, batch_first=True))
-    net = Net(lambda self, x: self.mha(x, x, x, need_weights=False), mha=mha)
-    trace = trace_of(net, meta(2, 3, 8))
-    assert paths_of(trace, "scaled_dot_product_attention") == ["mha"]
-    # in: 3 x 8 wide; two products of 2 heads of 4; out
-    assert total(trace).macs == 2 * (3 * 8 * 24 + 2 * 3 * 3 * (4 + 4) + 3 * 8 * 8)
+    hooked = nn.modules.module.register_module_forward_pre_hook
+    for hook in (net.inner.a.register_forward_pre_hook, hooked):
+        with hook(lambda module, _: fail() if isinstance(module, nn.ReLU) else None):
+            assert paths_of(trace_of(on_meta(net), meta(2)), "mul") == ["inner"]
 
 
 @pytest.mark.parametrize(("kind", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
@@ -228,35 +212,52 @@ def test_a_recurrent_net_is_counted_or_reported(kind, gates):
 @EITHER_WAY
 def test_a_scripted_module_counts_under_its_own_path(alike):
     a = torch.jit.script(nn.Sequential(nn.Linear(3, 5), nn.ReLU()))
-    before = len(a._forward_hooks)
     trace = trace_of(Net(chain("a"), a=a).eval(), torch.randn(2, 3), alike=alike)
     assert (total(trace).macs, trace.calls) == (2 * 3 * 5, ["", "a"])
-    assert {kernel.path for kernel in trace.kernels} == {"a"}
-    assert len(a._forward_hooks) == before
+    assert {path for path, _ in places_of(trace)} == {"a"}
+    assert not a._forward_hooks
 
 
+# A net, its input's shape, and its products.
 WITNESSED = {
-    "mlp": lambda: (nn.Sequential(nn.Linear(3, 5), nn.GELU(), nn.Linear(5, 3, bias=False)), (2, 3)),
-    "conv": lambda: (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Flatten()), (2, 3, 6, 6)),
-    "encoder, whose fast path is no way out": lambda: (
+    "mlp": (
+        nn.Sequential(nn.Linear(3, 5), nn.GELU(), nn.Linear(5, 3, bias=False)),
+        (2, 3), 2 * (3 * 5 + 5 * 3),
+    ),
+    "conv": (
+        nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Flatten()),
+        (2, 3, 6, 6), 2 * 4 * (6 * 6) * (3 * 3 * 3),
+    ),
+    # In: 3 x 8 wide; two products of 2 heads of 4; out.
+    "attention": (
+        Net(
+            lambda self, x: self.mha(x, x, x, need_weights=False),
+            mha=nn.MultiheadAttention(8, 2, batch_first=True),
+        ),
+        (2, 3, 8), 2 * (3 * 8 * 24 + 2 * 3 * 3 * (4 + 4) + 3 * 8 * 8),
+    ),
+    "encoder, whose fast path is no way out": (
         nn.TransformerEncoder(
             nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False
         ),
-        (2, 3, 8),
+        (2, 3, 8), 2 * 2 * (3 * 8 * 24 + 2 * 3 * 3 * (4 + 4) + 3 * 8 * 8 + 2 * 3 * 8 * 16),
     ),
-    "einsum": lambda: (Calls(lambda x: torch.einsum("bij,bkj->bik", x, x) @ x), (2, 3, 4)),
-}
+    "einsum": (
+        Calls(lambda x: torch.einsum("bij,bkj->bik", x, x) @ x), (2, 3, 4), 2 * 2 * (3 * 3 * 4),
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WITNESSED)
-def test_the_cpu_and_an_outside_witness_count_what_meta_counts(name):
-    net, shape = WITNESSED[name]()
-    on_cpu = trace_of(net.eval(), torch.randn(shape))
-    net.to("meta")
-    for alike in (None, by_path):
-        trace = trace_of(net, meta(*shape), alike=alike)
-        assert but_copies(on_cpu) == but_copies(trace)
-        assert total(trace).matrix_flops == witnessed_flops(net, meta(*shape))
+def test_the_cpu_and_an_outside_witness_count_what_meta_counts():
+    for name, (net, shape, macs) in WITNESSED.items():
+        on_cpu = trace_of(net.eval(), torch.randn(shape))
+        net.to("meta")
+        for alike in (None, by_path):
+            trace = trace_of(net, meta(*shape), alike=alike)
+            assert but_copies(on_cpu) == but_copies(trace), name
+            assert total(trace).matrix_flops == witnessed_flops(net, meta(*shape)) == 2 * macs, name
+        # Attention is one operator, with its mask.
+        assert {"bmm", "softmax", "_softmax"}.isdisjoint(each.operator for each in trace.kernels)
 
 
 # --- nothing is left behind ------------------------------------------------------------------
@@ -272,8 +273,7 @@ def left_in(model):
 
 
 class Stubborn(nn.Identity):
-    def register_forward_hook(self, *args, **kwargs):
-        fail()
+    register_forward_hook = fail
 
 
 def interrupt(*_):
@@ -303,18 +303,18 @@ def test_hooks_of_others_survive_and_run_every_time(alike):
         layer.register_forward_pre_hook(lambda m, args: seen.append("before"))
         layer.register_forward_hook(lambda m, args, output: output + 1)
     trace = trace_of(net, meta(2, 3), alike=alike, times=2)
-    assert seen == ["before"] * 4
-    assert paths_of(trace, "add") == ["0", "1"] * 2  # a module's hooks work for the module
+    # A module's hooks work for the module.
+    assert (seen, paths_of(trace, "add")) == (["before"] * 4, ["0", "1"] * 2)
     assert all(len(m._forward_hooks) == len(m._forward_pre_hooks) == 1 for m in net)
 
 
 def test_a_recorder_may_be_used_again():
-    net, traces = on_meta(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))), []
+    net, traces = on_meta(stack(Block(), Block())), []
     recorder = Recorder(net, by_place)
     for _ in range(2):
         with torch.no_grad(), recorder:
             traces.append(recorder.begin())
-            net(meta(2, 3))
+            net(meta(4, 4))
     assert traces[0] == traces[1]
 
 
@@ -382,6 +382,10 @@ def reaching_in_secret(other):
 
 def pairs(self, x, y):
     return x + 1 if x is y else x + y * 2
+
+
+def summed(self, x):
+    return x + 1 if x.sum().item() else torch.sigmoid(x)
 
 
 def causal(self, x):
@@ -468,6 +472,17 @@ REPEATED = {
     "under vmap": lambda: stack(
         *(Block() for _ in range(3)), each=lambda block, x: torch.vmap(block)(x)
     ),
+    "in inference mode": lambda: Net(
+        torch.inference_mode()(lambda self, x: self.blocks(x * 1)), blocks=stack(Block(), Block())
+    ),
+    "a known value": lambda: Net(
+        lambda self, x: self.a(torch.zeros_like(x)) + self.b(torch.ones_like(x)),
+        **dict(zip("ab", several(2, summed), strict=True)),
+    ),
+    "what a module knows": lambda: Net(
+        lambda self, x: x + self.a(x).sum().item() + self.b(x).sum().item(),
+        **dict(zip("ab", several(2, lambda self, x: torch.topk(x, 2)[1]), strict=True)),
+    ),
     "shapes of a later call": lambda: Net(
         lambda self, x: self.a(x[:2]).sum() + self.a(x) + self.b(x),
         a=nn.Linear(4, 4),
@@ -521,98 +536,52 @@ def test_a_block_is_repeated_only_where_it_is_declared_alike(make, alike, runs):
 
 def test_values_are_never_repeated():
     net, x = stack(Block(layers=1), Block(layers=1)).eval(), torch.randn(4, 4)
-    with torch.no_grad():
-        expected = net(x)
-        with Recorder(net, by_place) as recorder:
-            recorder.begin()
-            assert torch.equal(expected, net(x))
-            assert torch.equal(expected, net(x))
+    with torch.no_grad(), Recorder(net, by_place) as recorder:
+        recorder.begin()
+        assert torch.equal(net(x), net(x))
+        recorded = net(x)
+    assert torch.equal(recorded, net(x))
 
 
-def test_inference_mode_changes_nothing():
-    net = on_meta(stack(Block(), Block()))
-    expected = trace_of(net, meta(4, 4)).kernels
-    with torch.inference_mode(), KnownValues():
-        for alike in (None, by_place):
-            assert trace_of(net, meta(4, 4) * 1, alike=alike).kernels == expected
+def rows(self, x):
+    mask, places = torch.full_like(x, -1.0), torch.arange(3)
+    for number, row in enumerate([*places, torch.tensor(self.last)]):
+        mask[row, places] = 0.0
+        mask[row, places[:number]] = 1.0
+    return mask
 
 
-@EITHER_WAY
-def test_a_known_value_is_part_of_the_call(alike):
-    net = Net(
-        lambda self, x: sum(
-            [self.a(torch.zeros_like(x)), self.b(torch.ones_like(x)), self.c(torch.zeros_like(x))]
-        ),
-        **dict(
-            zip(
-                "abc",
-                several(3, lambda self, x: x + 1 if x.sum().item() else torch.sigmoid(x)),
-                strict=True,
-            )
-        ),
-    )
-    with KnownValues():
-        trace = trace_of(net, meta(3), alike=alike)
-    assert paths_of(trace, "sigmoid") == ["a", "c"]
-    assert paths_of(trace, "add")[0] == "b"
+def both_masks(self, x):
+    mask = self.a(x) + self.b(x * 1)
+    assert mask.sum().item() == 2 * (-8 + 6)
 
 
-def test_what_a_module_knows_is_known_of_its_equal():
-    a, b = several(2, lambda self, x: torch.topk(x, 2)[1])
-    net = Net(lambda self, x: x + self.a(x).sum().item() + self.b(x).sum().item(), a=a, b=b)
-    with KnownValues():
-        assert paths_of(trace_of(net, meta(2, 3), alike=by_place), "topk") == ["a", "b"]
-
-
-def rows_written(monkeypatch, last):
-    """The trace of a net that fills a mask row by row, and how many records it repeats."""
-
-    def rows(self, x):
-        mask, places = torch.full_like(x, -1.0), torch.arange(3)
-        for number, row in enumerate([*places, torch.tensor(last)]):
-            mask[row, places] = 0.0
-            mask[row, places[:number]] = 1.0
-        return mask
-
-    def forward(self, x):
-        mask = self.a(x) + self.b(x * 1)
-        assert mask.sum().item() == 2 * (-8 + 6)
-        return mask
-
-    repeated = []
-    write = recorder_module.increment_version
-    monkeypatch.setattr(
-        recorder_module, "increment_version", lambda each: write(repeated.append(each) or each)
-    )
-
-    def traced(alike):
-        net = Net(forward, a=Net(rows), b=Net(rows))
-        return trace_module(net, torch.device("meta"), meta(5, 4), repeats=alike)[0]
-
-    return traced(by_path), len(repeated), traced(None), len(repeated)
+def rows_written(last, alike):
+    """The trace of a net that fills masks row by row."""
+    net = Net(both_masks, a=Net(rows, last=last), b=Net(rows, last=last))
+    return trace_module(net, torch.device("meta"), meta(5, 4), repeats=alike)[0]
 
 
 def test_equal_writes_of_rows_are_recorded_once_and_what_they_write_is_known(monkeypatch):
-    once, repeated, every, in_all = rows_written(monkeypatch, 4)
-    assert once == every
+    write = MagicMock(wraps=recorder_module.increment_version)
+    monkeypatch.setattr(recorder_module, "increment_version", write)
+    once, repeated = rows_written(4, by_path), write.call_count
+    assert once == rows_written(4, None)
     assert [each.operator for each in once.kernels].count("index_put") == 16
-    assert (repeated, in_all) == (3 + 8, 11)
+    assert (repeated, write.call_count) == (3 + 8, 11)
 
 
-def test_a_row_beyond_the_tensor_is_refused_as_by_torch(monkeypatch):
+def test_a_row_beyond_the_tensor_is_refused_as_by_torch():
     with pytest.raises(IndexError, match="index 5 is out of bounds"):
-        rows_written(monkeypatch, 5)
+        rows_written(5, by_path)
 
 
 def test_another_mode_or_a_global_hook_sees_every_module():
     net, seen = on_meta(stack(Block(), Block())), []
     traced = functools.partial(trace_of, net, alike=by_place)
     assert witnessed_flops(traced, meta(4, 4)) == 2 * 2 * 2 * 4 * 4 * 4
-    handle = nn.modules.module.register_module_forward_hook(lambda m, *_: seen.append(m))
-    try:
+    with nn.modules.module.register_module_forward_hook(lambda m, *_: seen.append(m)):
         traced(meta(4, 4))
-    finally:
-        handle.remove()
     assert len(seen) == 1 + 2 * (1 + 2 * 2)
 
 
@@ -622,12 +591,8 @@ def test_another_mode_or_a_global_hook_sees_every_module():
 class Listing(TorchDispatchMode):
     """Other code's mode, which wants to see every operator."""
 
-    def __init__(self, seen):
-        super().__init__()
-        self.seen = seen
-
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen.append(func.overloadpacket.__name__)
+        vars(self).setdefault("seen", []).append(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
 
 
@@ -654,15 +619,15 @@ def called_again(self, x):
 
 
 def test_operators_that_are_not_run_again_are_recorded_as_if_they_were():
-    found, seen = [], []
-    for watching in (contextlib.nullcontext(), Listing(seen)):
+    found = []
+    for watching in (contextlib.nullcontext(), Listing()):
         model = Net(called_again, linear=nn.Linear(8, 8)).to("meta", BF16)
         with torch.no_grad(), watching, Recorder(model, with_levels=True) as recorder:
             trace = recorder.begin()
             outputs = model(meta(4, 6, 8, dtype=BF16))
         found.append((trace, [(each.shape, each.stride(), each.dtype) for each in outputs]))
     assert found[0] == found[1]
-    assert seen.count("topk") == 3
+    assert watching.seen.count("topk") == 3
 
 
 def differentiating(self, x):
@@ -676,7 +641,7 @@ def differentiating(self, x):
 
 
 def test_an_operator_that_the_model_differentiates_or_watches_runs_again():
-    model = Net(differentiating, linear=nn.Linear(8, 8), watching=Listing([])).to("meta")
+    model = Net(differentiating, linear=nn.Linear(8, 8), watching=Listing()).to("meta")
     assert trace_of(model, meta(4, 8)).shapes[""][1] == (8, 8)
     assert "addmm" in model.watching.seen
 
@@ -771,27 +736,17 @@ def test_the_peak_is_what_is_alive_beyond_parameters_and_inputs():
         assert trace.peak == Peak(4 * elements, path), name
 
 
-def test_the_peak_is_the_same_on_the_cpu_and_of_a_second_pass_starts_from_nothing():
-    net = nn.Sequential(nn.Linear(2, 30), nn.GELU(), nn.Linear(30, 5)).eval()
-    assert trace_of(net, torch.randn(7, 2)).peak.nbytes == 4 * 7 * (30 + 30)
-    net = on_meta(nn.Linear(8, 8))
-    with torch.no_grad(), Recorder(net) as recorder:
-        recorder.begin()
-        kept = net(meta(3, 8))
-        second = recorder.begin()
-        kept = net(kept)
-    assert second.peak.nbytes == 4 * 24
-
-
-def test_what_runs_around_the_model_is_not_counted_but_its_memory_is():
+def test_a_pass_starts_from_nothing_and_of_what_runs_around_the_model_memory_alone_counts():
     net = Net(lambda self, x: self.a(x * 2), a=on_meta(nn.Linear(8, 4, bias=False)))
     given = meta(2, 8)
     with torch.no_grad(), Recorder(net) as recorder:
+        recorder.begin()
+        before = net(given)
         trace = recorder.begin()
         kept = given * 2, net(given), given * 2
     assert places_of(trace) == [("", "mul"), ("a", "linear")]
     assert trace.peak.nbytes == 4 * (2 * 8 + 2 * 8 + 2 * 4)
-    del kept
+    del before, kept
 
 
 # Each case: a call, its arguments, the kernels' names and work, the free operators, and the peak.
@@ -855,6 +810,7 @@ def test_a_transfer_reads_one_type_and_writes_another():
 
 
 WEIGHT = meta(5, 3)
+ONES, JAGGED = [torch.ones(2, 3)], torch.jagged
 TRANSFORMED = (
     lambda x: torch.vmap(lambda row: row * 2)(x),
     lambda x: torch.vmap(lambda row: F.linear(row, WEIGHT))(x),
@@ -887,8 +843,8 @@ def test_transforms_see_the_whole_batch():
     [kernel] = trace_of(Calls(TRANSFORMED[0]), meta(4, 3)).kernels
     assert (kernel.operator, kernel.work) == ("mul", Work(0, 12, 0, 48, 48))
     trace = trace_of(Calls(TRANSFORMED[1]), meta(4, 3))
-    assert total(trace) == Work(4 * 3 * 5, 0, 4 * 5, 4 * (12 + 15), 4 * 20)
-    assert trace.peak.nbytes == 4 * 20
+    expected = Work(4 * 3 * 5, 0, 4 * 5, 4 * (12 + 15), 4 * 20)
+    assert (total(trace), trace.peak.nbytes) == (expected, 4 * 20)
 
 
 @pytest.mark.parametrize(
@@ -912,59 +868,72 @@ def test_a_checkpointed_or_compiled_function_runs_as_it_is_written(make, operato
     assert [name for _, name in places_of(trace_of(Calls(make()), meta(4, 3)))] == operators
 
 
+# What a module is; what it is given, where a layout stands for a nested tensor; what is said.
 REFUSED = {
-    "a nested tensor": (lambda x: torch.nested.nested_tensor([x, x]) * 2, "nested tensors"),
+    "a nested tensor": (
+        lambda: Calls(lambda x: torch.nested.nested_tensor([x, x]) * 2), ONES, "nested tensors",
+    ),
     "a jagged tensor": (
-        lambda x: F.linear(torch.nested.nested_tensor([x, x], layout=torch.jagged), x),
-        "nested tensors",
+        lambda: Calls(lambda x: F.linear(torch.nested.nested_tensor([x, x], layout=JAGGED), x)),
+        ONES, "nested tensors",
     ),
-    "a sparse tensor": (lambda x: x.to_sparse() @ x.T, "layout torch.sparse_coo"),
-    "a compressed sparse tensor": (lambda x: x.to_sparse_csr() @ x.T, "layout torch.sparse_csr"),
+    "a sparse tensor": (
+        lambda: Calls(lambda x: x.to_sparse() @ x.T), ONES, "layout torch.sparse_coo",
+    ),
+    "a compressed sparse tensor": (
+        lambda: Calls(lambda x: x.to_sparse_csr() @ x.T), ONES, "layout torch.sparse_csr",
+    ),
     "a quantized tensor": (
-        lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).relu(),
-        "torch.qint8",
+        lambda: Calls(lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).relu()),
+        ONES, "torch.qint8",
     ),
-    "a masked tensor": (lambda x: torch.masked.masked_tensor(x, x > 0) * 2, "type MaskedTensor"),
-    "flex_attention": (lambda x: flex_attention(*[x.view(1, 1, 2, 3)] * 3), "flex_attention"),
-    "cond": (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "operator cond"),
+    "a masked tensor": (
+        lambda: Calls(lambda x: torch.masked.masked_tensor(x, x > 0) * 2), ONES,
+        "type MaskedTensor",
+    ),
+    "cond": (
+        lambda: Calls(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))), ONES,
+        "operator cond",
+    ),
     "a function compiled whole": (
-        lambda x: torch.compile(torch.sin, backend="eager", fullgraph=True)(x),
-        "without fullgraph",
+        lambda: Calls(lambda x: torch.compile(torch.sin, backend="eager", fullgraph=True)(x)),
+        ONES, "without fullgraph",
     ),
-}
+    **{
+        f"flex_attention on {given[0].device.type}": (
+            lambda: Calls(lambda x: flex_attention(*[x.view(1, 1, 2, 3)] * 3)), given,
+            "flex_attention is not counted",
+        )
+        for given in (ONES, [meta(2, 3)])
+    },
+    **{
+        f"{layout} given to {name}": (
+            make, [layout], "nested tensors are not counted",
+        )
+        for layout in (torch.strided, JAGGED)
+        for name, make in {
+            "a module that computes": lambda: nn.Linear(3, 5),
+            "one that does not": nn.Identity,
+            "a function": lambda: Calls(torch.sum),
+        }.items()
+    },
+    "a sparse parameter": (
+        lambda: Net(fail, weight=nn.Parameter(torch.ones(3, 3).to_sparse())), [],
+        "parameters and buffers: .*sparse_coo",
+    ),
+}  # fmt: skip
+AT_ONCE = [name for name in REFUSED if "given" in name or "param" in name or "meta" in name]
 
 
 @pytest.mark.filterwarnings("ignore")  # torch calls most of these prototypes
-class TestRefusals:
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize("name", REFUSED)
-    def test_name_what_is_not_counted(self, name):
-        call, message = REFUSED[name]
-        with pytest.raises(UncountableError, match=message):
-            trace_of(Calls(call), torch.ones(2, 3))
-        assert not _get_current_dispatch_mode_stack()
-
-    def test_of_flex_attention_on_meta(self):
-        with pytest.raises(UncountableError, match="flex_attention is not counted"):
-            trace_of(Calls(REFUSED["flex_attention"][0]), meta(2, 3))
-
-    @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
-    @pytest.mark.parametrize(
-        "make", [lambda: nn.Linear(3, 5), nn.Identity, lambda: Calls(torch.sum)]
-    )
-    def test_of_what_a_module_is_given(self, layout, make):
-        given = torch.nested.nested_tensor([torch.ones(2, 3)] * 2, layout=layout)
-        with pytest.raises(UncountableError, match="nested tensors are not counted"):
-            trace_of(make(), given)
-
-    def test_of_parameters(self):
-        net = Net(fail, weight=nn.Parameter(torch.ones(3, 3).to_sparse()))
-        with pytest.raises(UncountableError, match=r"parameters and buffers: .*sparse_coo"):
-            trace_of(net)
-
-    def test_leave_other_errors_alone(self):
-        with pytest.raises(ValueError, match="on purpose"):
-            trace_of(Calls(fail), meta(2))
+@sampled("name", REFUSED, named(*AT_ONCE))
+def test_what_is_not_counted_is_refused_by_name(name):
+    make, given, message = REFUSED[name]
+    nested = partial(torch.nested.nested_tensor, ONES * 2)
+    tensors = [nested(layout=x) if isinstance(x, torch.layout) else x for x in given]
+    with pytest.raises(UncountableError, match=message):
+        trace_of(make(), *tensors)
+    assert not _get_current_dispatch_mode_stack()
 
 
 # --- causality -------------------------------------------------------------------------------
@@ -1005,17 +974,19 @@ def test_flash_attention_may_skip_what_lies_behind_its_last_query():
     assert kernel.dimensions == Attention(2, 4, 4, 3, 5, 8, 6, skippable_scores=2 * 4 * (2 + 1))
 
 
+_WIDTHS = SMALL["vision_config"]["width"]
+OTHER_BLOCKS = _WIDTHS | {
+    "sam_vit_b": _WIDTHS["sam_vit_b"] | {"layers": 5, "global_attn_indexes": [0, 2]},
+}
+ONE_VIEW = {"page": (100, 100), "crop_mode": False, "image_size": 64, "max_new_tokens": 1}
 CONFIGS = {
     "small": {},
     "latent attention": LATENT,
     "every second layer MoE": {"moe_layer_freq": 2, "first_k_dense_replace": 2},
     "dense": {"n_routed_experts": None},
     "grouped keys": {"num_attention_heads": 10, "num_key_value_heads": 2},
-    "other global blocks": {"vision_config": copy.deepcopy(SMALL["vision_config"])},
+    "other global blocks": {"vision_config": SMALL["vision_config"] | {"width": OTHER_BLOCKS}},
 }
-CONFIGS["other global blocks"]["vision_config"]["width"]["sam_vit_b"] |= {
-    "layers": 5, "global_attn_indexes": [0, 2],
-}  # fmt: skip
 
 PAGES = {
     "cut": {"page": (700, 1300), "base_size": 128, "image_size": 96},
@@ -1132,7 +1103,7 @@ def test_changed_code_is_traced_in_full(tmp_path):
     """Whether a layer of this copy does its second linear twice is up to a global counter."""
     path = tmp_path / "model"
     shutil.copytree(DEFAULT.reference, path, ignore=shutil.ignore_patterns("__pycache__"))
-    file = path / "deepencoder.py"
+    text = (path / "deepencoder.py").read_text()
     before = 'return cast("Tensor", self.fc2(quick_gelu(self.fc1(x))))'
     after = (
         "hidden = quick_gelu(self.fc1(x))\n"
@@ -1142,12 +1113,13 @@ def test_changed_code_is_traced_in_full(tmp_path):
         "            out = self.fc2(hidden)\n"
         "        return out"
     )
-    text = file.read_text()
     assert text.count(before) == 1
-    file.write_text(text.replace(before, after) + "\n\nCALLS: list[int] = []\n")
-    page = {"page": (100, 100), "crop_mode": False, "image_size": 64, "max_new_tokens": 1}
-    changed = DeepSeekOCRSession.from_local(path, trust_remote_code=True).analyze(**page)
-    published = DeepSeekOCRSession.from_local().analyze(**page)
+    changed = text.replace(before, after) + "\n\nCALLS: list[int] = []\n"
+    (path / "deepencoder.py").write_text(changed)
+    changed, published = (
+        DeepSeekOCRSession.from_local(model, trust_remote_code=True).analyze(**ONE_VIEW)
+        for model in (path, None)
+    )
     paths = [f"model.vision_model.transformer.layers.{i}.mlp.fc2" for i in range(24)]
     macs, once = (
         [report.stages["clip"].by_module[path].macs for path in paths]
@@ -1160,7 +1132,6 @@ def test_changed_code_is_traced_in_full(tmp_path):
 @pytest.mark.exhaustive
 def test_a_module_changed_since_it_was_loaded_is_like_no_other():
     """Other activation, other routing and another width in one layer of many."""
-    page = {"page": (100, 100), "crop_mode": False, "image_size": 64, "max_new_tokens": 1}
     session = DeepSeekOCRSession.from_directory(small_directory(num_hidden_layers=4))
     layers = session.model.model.layers
     layers[2].mlp.shared_experts.act_fn = torch.nn.ReLU()
@@ -1169,40 +1140,27 @@ def test_a_module_changed_since_it_was_loaded_is_like_no_other():
         torch.nn.Linear(320, 8, bias=False, device="meta", dtype=torch.bfloat16),
         torch.nn.Linear(8, 320, bias=False, device="meta", dtype=torch.bfloat16),
     )
-    workload = session.plan(**page)
+    workload = session.plan(**ONE_VIEW)
     folded = session.trace(workload)
     full = trace_passes(session.loaded, workload, DEFAULT)
     assert merged(folded.prefill.kernels) == merged(full.prefill.kernels)
     assert folded.prefill.calls == full.prefill.calls
 
 
-class Layer(torch.nn.Module):
+def extended(self, x, tables, held):
     """A layer that extends a cache by its keys and values, and something besides, if told to."""
-
-    def __init__(self, layer_idx, also=lambda cache, layer: None):
-        super().__init__()
-        self.layer_idx, self._also = layer_idx, [also]
-        self.linear = torch.nn.Linear(8, 8)
-
-    def forward(self, x, tables, held):
-        cache = held[0] if isinstance(held, tuple) else held
-        key, value = self.linear(x) * tables[0], self.linear(x) + tables[1]
-        keys, values = cache.update(key.unsqueeze(1), value.unsqueeze(1), self.layer_idx)
-        self._also[0](cache, self.layer_idx)
-        return x + (keys * values).sum(-2).squeeze(1).unsqueeze(1), cache
+    cache = held[0] if isinstance(held, tuple) else held
+    key, value = self.linear(x) * tables[0], self.linear(x) + tables[1]
+    keys, values = cache.update(key.unsqueeze(1), value.unsqueeze(1), self.layer_idx)
+    self.also(cache, self.layer_idx)
+    return x + (keys * values).sum(-2).squeeze(1).unsqueeze(1), cache
 
 
-class Layers(torch.nn.Module):
-    def __init__(self, also, hold):
-        super().__init__()
-        self._hold = hold
-        self.layers = torch.nn.ModuleList(Layer(index, also) for index in range(5))
-
-    def forward(self, x, cache):
-        tables = (x[:, :, :1] * 2, x[:, :, :1] * 3)
-        for layer in self.layers:
-            x, cache = layer(x, tables, self._hold(cache))
-        return x
+def extended_by_all(self, x, cache):
+    tables = (x[:, :, :1] * 2, x[:, :, :1] * 3)
+    for layer in self.layers:
+        x, cache = layer(x, tables, self.hold(cache))
+    return x
 
 
 def slots_of(cache):
@@ -1237,31 +1195,24 @@ def doubled_below(cache, layer):
 @pytest.mark.parametrize("hold", [lambda cache: cache, lambda cache: (cache, 1)])
 def test_layers_that_extend_a_cache_are_repeated(also, ran, hold):
     """Only if each extends its own pair and does nothing else to the cache."""
-    with torch.device("meta"):
-        model = Layers(also, hold)
-    called = []
-    forward = Layer.forward
-
-    def counted(self, *args):
-        called.append(self.layer_idx)
-        return forward(self, *args)
-
-    found = []
-    for alike in (None, lambda path: re.sub(r"\d+", "each", path)):
-        caches = [GrowingCache(), GrowingCache()]
+    called, found = [], []
+    watched = lambda *place: (called.append(place), also(*place))  # noqa: E731
+    layers = (
+        Net(extended, layer_idx=index, linear=nn.Linear(8, 8), also=watched) for index in range(5)
+    )
+    model = on_meta(Net(extended_by_all, layers=nn.ModuleList(layers), hold=hold))
+    for alike in (None, by_place):
+        caches, traces = [GrowingCache(), GrowingCache()], []
         called.clear()
-        with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-            patch.setattr(Layer, "forward", counted)
-            with Recorder(model, alike) as recorder:
-                for calls in ([(0, 3)], [(1, 3), (1, 1)], [(0, 1)]):
-                    found.append(recorder.begin())
-                    for cache, tokens in calls:
-                        model(torch.empty(2, tokens, 8, device="meta"), caches[cache])
+        with torch.no_grad(), Recorder(model, alike) as recorder:
+            for calls in ([(0, 3)], [(1, 3), (1, 1)], [(0, 1)]):
+                traces.append(recorder.begin())
+                for cache, tokens in calls:
+                    model(meta(2, tokens, 8), caches[cache])
         tensors = [each for cache in caches for pair in cache for each in pair]
-        found.append([(each.shape, each.stride(), each.dtype) for each in tensors])
-        found.append([vars(cache).get("slots") for cache in caches])
-    half = len(found) // 2
-    assert found[:half] == found[half:]
+        looks = [(each.shape, each.stride(), each.dtype) for each in tensors]
+        found.append((traces, looks, [vars(cache).get("slots") for cache in caches]))
+    assert found[0] == found[1]
     assert len(called) == ran
 
 
@@ -1293,9 +1244,7 @@ def traced(function, device: str, *shape: int, dtype=torch.float32) -> Trace:
     model = Net(lambda self, x: function(x), parameter=parameter)
     x = torch.zeros(shape, dtype=dtype, device=device)
     with running(torch.device(device)), Recorder(model, with_levels=True) as recorder:
-        trace = recorder.begin()
-        kept = model(x)
-    del kept
+        trace, _kept = recorder.begin(), model(x)
     assert not trace.unknown
     return trace
 
@@ -1303,24 +1252,17 @@ def traced(function, device: str, *shape: int, dtype=torch.float32) -> Trace:
 def found(*given, **options) -> tuple[str, list[int]]:
     """Operators and levels of `traced`."""
     trace = traced(*given, **options)
-    operators = " ".join(kernel.operator for kernel in trace.kernels)
-    return operators, [level.nbytes for level in trace.levels]
+    return " ".join(each.operator for each in trace.kernels), [each[2] for each in trace.levels]
 
 
 def counted(x, ask):
     """Asks for a tensor of the device, which dies there."""
-    counts = torch.ones_like(x, dtype=torch.int64)
-    counts = ask(counts)
+    counts = ask(torch.ones_like(x, dtype=torch.int64))
     return x * 2, counts
 
 
 def attended(x):
     return F.scaled_dot_product_attention(x, x, x).transpose(1, 2).reshape(1, 7, 8)
-
-
-def normed(x):
-    zeros, ones = x.new_zeros(8), x.new_ones(8)
-    return F.batch_norm(x, zeros, ones)
 
 
 # Each case: a function, the operators that it runs, and bytes alive after each piece of memory.
@@ -1405,8 +1347,8 @@ KERNELS = {
         for dtype in (torch.bfloat16, torch.float16, torch.float32)
     },
     "those of a batch norm are there even if it applies others": (
-        normed, (6, 8), torch.bfloat16, "new_zeros new_ones native_batch_norm",
-        [16, 32, 32 + 96, 32 + 96 + 32, 32 + 96 + 64],
+        lambda x: F.batch_norm(x, x.new_zeros(8), x.new_ones(8)), (6, 8), torch.bfloat16,
+        "new_zeros new_ones native_batch_norm", [16, 32, 32 + 96, 32 + 96 + 32, 32 + 96 + 64],
     ),
 }  # fmt: skip
 
