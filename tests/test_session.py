@@ -80,17 +80,11 @@ def test_the_usual_page_has_the_golden_matrix_flops(report):
 
 
 def test_parameters_are_the_published_ones(report):
-    assert report.total.params == 3_336_106_240
-    assert {name: stage.params for name, stage in report.stages.items()} == {
-        "sam": 95_569_152,
-        "clip": 303_177_728,
-        "projector": 2_622_720,
-        "prefill": 2_769_255_680,
-        "decode": 165_478_400,
-    }
+    params = [stage.params for stage in report.stages.values()]
+    assert params == [95_569_152, 303_177_728, 2_622_720, 2_769_255_680, 165_478_400]
     own = report.unassigned
     assert (own.params, own.names) == (2 * 1280, ("model.image_newline", "model.view_seperator"))
-    assert report.memory.weights_bytes == 2 * 3_336_106_240
+    assert (report.total.params, report.memory.weights_bytes) == (3_336_106_240, 2 * 3_336_106_240)
 
 
 def test_modules_add_up_to_stages_and_these_to_the_total(report):
@@ -147,16 +141,16 @@ def test_the_kv_cache_is_61440_bytes_a_token_in_bf16_and_no_operator_is_unknown(
 
 @pytest.mark.exhaustive
 def test_causality_could_save_just_under_half_of_attention_under_flash_attention():
-    session = DeepSeekOCRSession.from_local(flash_attention=True)
-    flash = session.analyze(page=(1024, 1024), max_new_tokens=1).total
-    tokens = 703
-    skipped = tokens * (tokens - 1) // 2
-    assert flash.causal_savable_flops == 12 * 10 * 2 * (128 + 128) * skipped
-    eager = DeepSeekOCRSession.from_local().analyze(page=(1024, 1024), max_new_tokens=1).total
-    assert (flash.matrix_flops, flash.causal_savable_flops) == (
-        eager.matrix_flops,
-        eager.causal_savable_flops,
+    flash, eager = (
+        DeepSeekOCRSession.from_local(flash_attention=is_flash)
+        .analyze(page=(1024, 1024), max_new_tokens=1)
+        .total
+        for is_flash in (True, False)
     )
+    skipped = 703 * 702 // 2
+    assert flash.causal_savable_flops == 12 * 10 * 2 * (128 + 128) * skipped
+    assert flash.causal_savable_flops == eager.causal_savable_flops
+    assert flash.matrix_flops == eager.matrix_flops
     assert flash.bytes_read < eager.bytes_read
     assert flash.activations < eager.activations
 
@@ -164,9 +158,9 @@ def test_causality_could_save_just_under_half_of_attention_under_flash_attention
 @pytest.mark.exhaustive
 def test_two_runs_differ_in_nothing_but_the_timestamp(session, report):
     again = session.analyze(page=(1191, 1684), max_new_tokens=100)
+    assert dt.datetime.fromisoformat(report.metadata.created).tzinfo == dt.UTC
     metadata = msgspec.structs.replace(again.metadata, created=report.metadata.created)
     assert dump_json(msgspec.structs.replace(again, metadata=metadata)) == dump_json(report)
-    assert dt.datetime.fromisoformat(report.metadata.created).tzinfo == dt.UTC
 
 
 def test_every_step_is_announced_and_equal_records_are_merged(small_session):
@@ -194,41 +188,41 @@ def test_a_gpu_is_there_if_torch_can_use_it(monkeypatch):
 
 
 def test_trace_and_closed_forms_agree_in_every_quantity_of_every_stage(report):
-    agreement = report.agreement
-    assert (agreement.agrees, agreement.first_difference) == (True, None)
-    assert all(all(stage.values()) for stage in agreement.stages.values())
-    assert agreement.kv_cache_bytes is agreement.batch is True
-    assert agreement.peak_activation_bytes.agrees is True
+    found = report.agreement
+    assert (found.agrees, found.first_difference, found.warnings) == (True, None, [])
+    assert all(all(stage.values()) for stage in found.stages.values())
+    assert found.kv_cache_bytes is found.batch is found.peak_activation_bytes.agrees is True
     assert all(stage.flops_analytic == stage.flops for stage in report.stages.values())
 
 
 @pytest.fixture
-def with_other_rules(monkeypatch):
-    """Rules are looked up anew, before and after a test that replaces some."""
-    recorder.traits_of.cache_clear()
-    yield monkeypatch
+def of_other_rules(monkeypatch, small_session):
+    """The report of a small page by a rule replaced, or left out; rules are looked up anew."""
+
+    def analyzed(rule):
+        recorder.traits_of.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.delitem(operators.RULES, "gelu")
+            operators.RULES.update({"gelu": rule} if rule else {})
+            return small_session.analyze(**TINY, max_new_tokens=1)
+
+    yield analyzed
     recorder.traits_of.cache_clear()
 
 
-def test_a_disagreement_is_a_warning_that_names_module_and_quantity(
-    small_session, with_other_rules
-):
-    rule = replace(operators.RULES["gelu"], vector_flops=lambda call: 1)
-    with_other_rules.setitem(operators.RULES, "gelu", rule)
-    report = small_session.analyze(**TINY, max_new_tokens=1)
-    assert report.agreement.agrees is False
+def test_a_disagreement_is_a_warning_that_names_module_and_quantity(of_other_rules):
+    report = of_other_rules(replace(operators.RULES["gelu"], vector_flops=lambda call: 1))
     [warning] = report.warnings
     assert "vector_flops of 'model.sam_model.blocks.0.mlp.act'" in warning
     sam, clip = (report.agreement.stages[name] for name in ("sam", "clip"))
     assert (sam["vector_flops"], sam["macs"], clip["vector_flops"]) == (False, True, True)
+    assert report.agreement.agrees is False
 
 
-def test_an_operator_without_a_rule_is_a_warning(small_session, with_other_rules):
-    with_other_rules.delitem(operators.RULES, "gelu")
-    report = small_session.analyze(**TINY, max_new_tokens=1)
-    calls = 4  # of SAM's blocks
-    assert report.operator_ledger.unknown == {"gelu": calls}
-    assert f"unknown operator gelu: {calls} calls are not counted" in report.warnings
+def test_an_operator_without_a_rule_is_a_warning(of_other_rules):
+    report = of_other_rules(None)
+    assert report.operator_ledger.unknown == {"gelu": 4}  # blocks of SAM
+    assert "unknown operator gelu: 4 calls are not counted" in report.warnings
 
 
 PAGE_ARGUMENTS = [each.name for each in dataclasses.fields(PageRequest) if each.default is None]
@@ -286,18 +280,24 @@ class TestSignatures:
 
 
 class TestPages:
-    def test_a_page_is_a_paper_a_text_two_numbers_or_an_image(self, tmp_path):
-        for page in ("a4@200", "A4@200", "1654x2339", (1654, 2339), [1654, 2339]):
-            assert plan_workload(page=page).page == (1654, 2339)
-        Image.new("L", (700, 900)).save(tmp_path / "a.png")
-        for kind in (Path, str):
-            assert plan_workload(image=kind(tmp_path / "a.png")).page == (700, 900)
+    @pytest.mark.parametrize("page", ["a4@200", "A4@200", "1654x2339", (1654, 2339), [1654, 2339]])
+    def test_a_page_is_a_paper_a_text_or_two_numbers(self, page):
+        assert plan_workload(page=page).page == (1654, 2339)
 
-    def test_a_mode_sets_the_sizes_of_an_a4_page(self):
-        for mode, *sizes in (("base", 1024, 1024, False), ("Gundam-M", 1280, 1024, True)):
-            plan = plan_workload(mode=mode)
-            assert plan.page == (1240, 1754)
-            assert [plan.base_size, plan.image_size, plan.crop_mode] == sizes
+    @pytest.mark.parametrize("kind", [Path, str])
+    def test_or_of_an_image(self, kind, tmp_path):
+        Image.new("L", (700, 900)).save(tmp_path / "a.png")
+        assert plan_workload(image=kind(tmp_path / "a.png")).page == (700, 900)
+
+    @pytest.mark.parametrize(
+        ("mode", "sizes"),
+        [("base", (1024, 1024, False)), ("Gundam-M", (1280, 1024, True))],
+    )
+    def test_a_mode_sets_the_sizes_of_an_a4_page(self, mode, sizes):
+        plan = plan_workload(mode=mode)
+        assert (plan.page, plan.base_size, plan.image_size, plan.crop_mode) == (
+            (1240, 1754), *sizes,
+        )  # fmt: skip
 
     @pytest.mark.parametrize(
         ("arguments", "error", "message"),
@@ -333,8 +333,9 @@ class TestAnalyze:
         found = analyze(
             architecture="deepseek-ocr-2", page="a4", engine="analytic", flash_attention=True
         )
-        assert found.metadata.model.architecture == "deepseek-ocr-2"
-        assert found.workload.image_size == 768
+        assert (found.metadata.model.architecture, found.workload.image_size) == (
+            "deepseek-ocr-2", 768,
+        )  # fmt: skip
         attention = tiny.metadata.attention, found.metadata.attention
         assert attention == ("eager", "flash_attention_2")
 
@@ -406,13 +407,12 @@ class TestComparisons:
             assert table.loc["peak_activation_bytes", name] == each.memory.peak_activation_bytes
 
     def test_keys_in_which_configs_differ_are_named(self, gundam, tmp_path):
-        for file in DEFAULT.reference.glob("*.py"):
-            (tmp_path / file.name).write_bytes(file.read_bytes())
+        shutil.copytree(DEFAULT.reference, tmp_path / "m")
         config = PUBLISHED.config | {"num_experts_per_tok": 4}
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        slim = analyze(model=tmp_path, mode="gundam", page="a4", engine="analytic")
-        found = compare({"published": gundam, "slim": slim})
-        assert [(each.key, dict(each.values)) for each in found.config_differences] == [
+        (tmp_path / "m" / "config.json").write_text(json.dumps(config))
+        slim = analyze(model=tmp_path / "m", mode="gundam", page="a4", engine="analytic")
+        found = compare({"published": gundam, "slim": slim}).config_differences
+        assert [(each.key, dict(each.values)) for each in found] == [
             ("num_experts_per_tok", {"published": 6, "slim": 4})
         ]
         assert compare({"a": gundam, "b": gundam}).config_differences == ()
@@ -477,14 +477,19 @@ class TestSweeps:
 
 
 PAGE = {"page": (600, 500), "crop_mode": False, "image_size": 64, "text_tokens": 4}
-DECODER = {
+_WIDTHS = PUBLISHED.config["vision_config"]["width"]
+_SAM = {"width": 32, "heads": 2, "layers": 2, "global_attn_indexes": [1],
+        "downsample_channels": [32, 64]}  # fmt: skip
+ROUTED = {
     "num_hidden_layers": 3, "vocab_size": 64, "hidden_size": 64, "intermediate_size": 32,
     "num_attention_heads": 4, "num_key_value_heads": 4,
     "n_routed_experts": 32, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+    "projector_config": PUBLISHED.config["projector_config"] | {"input_dim": 128, "n_embed": 64},
+    "vision_config": PUBLISHED.config["vision_config"] | {"width": {
+        "sam_vit_b": _WIDTHS["sam_vit_b"] | _SAM,
+        "clip-l-14-224": _WIDTHS["clip-l-14-224"] | {"width": 64, "heads": 2, "layers": 2},
+    }},
 }  # fmt: skip
-SAM = {"width": 32, "heads": 2, "layers": 2, "global_attn_indexes": [1],
-       "downsample_channels": [32, 64]}  # fmt: skip
-CLIP = {"width": 64, "heads": 2, "layers": 2}
 
 
 pytestmark = pytest.mark.directory
@@ -494,17 +499,13 @@ pytestmark = pytest.mark.directory
 def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("checkpoint") / "model"
     shutil.copytree(DEFAULT.reference, path, ignore=shutil.ignore_patterns("__pycache__"))
-    config = json.loads((path / "config.json").read_text()) | DECODER
+    config = PUBLISHED.config | ROUTED
     del config["language_config"]  # nothing reads it, and it would repeat the published values
-    config["projector_config"] |= {"input_dim": 128, "n_embed": 64}
-    config["vision_config"]["width"]["sam_vit_b"] |= SAM
-    config["vision_config"]["width"]["clip-l-14-224"] |= CLIP
     (path / "config.json").write_text(json.dumps(config))
-    model = loaded(path, "cpu").model
     generator = torch.Generator().manual_seed(1)
     weights = {
         name: torch.randn(tensor.shape, generator=generator) * 0.3
-        for name, tensor in model.state_dict().items()
+        for name, tensor in loaded(path, "cpu").model.state_dict().items()
         if tensor.is_floating_point()
     }
     save_file(weights, path / "model.safetensors")
