@@ -195,7 +195,7 @@ def counted(calls):
     return expanded(merged(calls))
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**9), n=st.integers(1, 10**6))
 def test_copying_and_counting_say_what_running_every_call_and_turn_says(seed, n):
     module = tree(random.Random(seed))
@@ -220,7 +220,7 @@ def test_copying_and_counting_say_what_running_every_call_and_turn_says(seed, n)
     )  # fmt: skip
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**9), n=st.integers(2, 10**6))
 def test_on_symbols_a_forward_says_what_it_says_on_integers(seed, n):
     module = tree(random.Random(seed))

@@ -1,41 +1,74 @@
-"""The recorded workloads on a vendor checkout's own files; they stay untouched.
+"""DeepSeek-OCR's reference, and pages and signatures of all, beside the vendors' own files.
 
-`pytest -m vendor` runs these tests alone.
+`pytest -m vendor` runs these tests, on the files of DSOCR_VENDOR_DIR, DSOCR_VENDOR_DIR_OCR2 and
+DSOCR_VENDOR_DIR_UNLIMITED; they stay untouched.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib
+import inspect
 import random
+import re
+from collections import Counter
+from functools import cache
 from typing import Any
 
 import pytest
+import test_golden
 import torch
 from alive_tensors import Alive
 from test_golden import (
     GOLDENS,
     decode_flops,
     flops_by_stage,
-    reference,
     repeats_of,
     traced,
     workload_of,
 )
-from vendor_checkout import VENDOR, assert_same_passes, digests, needs_vendor
+from transformers.cache_utils import DynamicCache
+from transformers.models.llama import modeling_llama
+from vendor_checkout import (
+    VENDOR,
+    VENDOR_OCR2,
+    VENDOR_UNLIMITED,
+    assert_same_passes,
+    digests,
+    needs_vendor,
+    needs_vendor_ocr2,
+    needs_vendor_unlimited,
+)
 
-from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.architectures.deepseek_ocr.reference import (
+    configuration_deepseek_v2,
+    deepencoder,
+    modeling_deepseekocr,
+    modeling_deepseekv2,
+)
+from dsocr_analyze.documents.library import Library, ModulePage
+from dsocr_analyze.documents.markdown import Sources, filled, page_file, rows_of
+from dsocr_analyze.documents.model import DocumentedModel
+from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.generation import flash_attention
-from dsocr_analyze.model.loading import LoadedModel, load_model
+from dsocr_analyze.model.loading import LoadedModel, building, load_model
+from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.workload import PageWorkload
 
-pytestmark = [pytest.mark.vendor, needs_vendor]
+# The pages' models change signatures of the vendor's classes, so their tests come last.
+pytestmark = pytest.mark.vendor
+
+# --- the recorded workloads on the vendor's own files, and the reference beside them
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["eager", "flash"])
-def vendor(request):
+def whole(request):
     before = digests(VENDOR)
     yield load_model(
         ModelDirectory.read(VENDOR),
@@ -47,27 +80,30 @@ def vendor(request):
     assert digests(VENDOR) == before
 
 
+@needs_vendor
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['page']}-{g['image_size']}")
-def test_every_stage_counts_what_was_recorded(vendor, golden):
-    traces = traced(vendor, workload_of(golden))
+def test_every_stage_counts_what_was_recorded(whole, golden):
+    traces = traced(whole, workload_of(golden))
     assert flops_by_stage(traces) == golden["matrix_flops"]
     assert decode_flops(traces) == golden["decode_step_matrix_flops"]
 
 
-def test_the_reference_runs_the_same_operators(vendor):
+@needs_vendor
+def test_the_reference_runs_the_same_operators(whole):
     """By module and cost, in whatever order, and has the same parameters."""
-    ours = reference(flash_attention=vendor.attention == "flash_attention_2")
-    theirs, own = (traced(model, DEFAULT.plan(page=(1191, 1684))) for model in (vendor, ours))
+    ours = test_golden.reference(flash_attention=whole.attention == "flash_attention_2")
+    theirs, own = (traced(model, DEFAULT.plan(page=(1191, 1684))) for model in (whole, ours))
     assert_same_passes(own, theirs)
-    shapes = [{n: p.shape for n, p in each.module.named_parameters()} for each in (vendor, ours)]
+    shapes = [{n: p.shape for n, p in each.module.named_parameters()} for each in (whole, ours)]
     assert shapes[0] == shapes[1]
 
 
-def test_its_code_is_the_published_one_whose_declared_repetition_changes_nothing(vendor):
-    assert vendor.directory.runs_code(DEFAULT.published_code)
+@needs_vendor
+def test_its_code_is_the_published_one_whose_declared_repetition_changes_nothing(whole):
+    assert whole.directory.runs_code(DEFAULT.published_code)
     workload = DEFAULT.plan(page=(1000, 700))
-    repeated = traced(vendor, workload, step_numbers=range(2), repeats=repeats_of(vendor))
-    assert repeated == traced(vendor, workload, step_numbers=range(2))
+    repeated = traced(whole, workload, step_numbers=range(2), repeats=repeats_of(whole))
+    assert repeated == traced(whole, workload, step_numbers=range(2))
 
 
 # --- the reference holds what a vendor checkout's own code holds, tensor by tensor ---------------
@@ -149,6 +185,7 @@ def load(run: Run, *, vendor: bool) -> LoadedModel:
     )
 
 
+@needs_vendor
 @pytest.mark.parametrize("seed", RUNS)
 def test_drawn_models_peak_at_the_same_byte(seed):
     run = drawn(seed)
@@ -190,6 +227,7 @@ def curves(model: LoadedModel, workload: PageWorkload) -> list[list[tuple[str, i
     return found
 
 
+@needs_vendor
 @pytest.mark.parametrize("seed", RUNS[:8])
 def test_as_many_bytes_are_alive_after_every_operator(seed):
     run = drawn(100 + seed)
@@ -200,3 +238,338 @@ def test_as_many_bytes_are_alive_after_every_operator(seed):
     theirs, ours = (curves(load(run, vendor=vendor), workload) for vendor in (True, False))
     assert len(theirs[0]) > 100
     assert ours == theirs
+
+
+# --- documents of the vendor's models
+
+CHECKOUTS = {
+    "deepseek-ocr": (VENDOR, needs_vendor),
+    "deepseek-ocr-2": (VENDOR_OCR2, needs_vendor_ocr2),
+    "unlimited-ocr": (VENDOR_UNLIMITED, needs_vendor_unlimited),
+}
+
+
+class VendorModel(DocumentedModel):
+    """A model whose modules, classes, functions and config are the vendor's."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__(architecture)
+        directory = ModelDirectory.read(CHECKOUTS[architecture.name][0])
+        self.directory, self.dimensions = directory, directory.dimensions()
+        self.session = DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)
+        # The recorder finds tensors and the cache by the names of what a module takes.
+        for name in filter(self.paths, ("Qwen2MLP", "SlidingWindowLlamaAttention")):
+            named = inspect.signature(reference(architecture.name).page(name).subject.forward)
+            self.get(name).forward.__signature__ = named
+        # A constructor that hands on whatever it gets is like the one above it.
+        flash = self.get("DeepseekV2FlashAttention2")
+        flash.__init__.__signature__ = inspect.signature(flash.__base__.__init__)
+
+    def get(self, name: str) -> Any:
+        """A class or function of the vendor's files, or that they take from transformers."""
+        if name == "KeyValueCache":
+            return DynamicCache.from_legacy_cache
+        classes = {type(each).__name__: type(each) for each in self.session.model.modules()}
+        return super().get(name) or classes.get(name)
+
+
+class VendorLibrary(Library):
+    """Documents with a vendor's figures, values and config; code is shown as the reference's."""
+
+    @cache  # noqa: B019  # a library lives as long as the process
+    def model(self, architecture: str) -> DocumentedModel:
+        """An architecture's model."""
+        return VendorModel(ARCHITECTURES[architecture])
+
+    @cache  # noqa: B019
+    def page(self, name: str) -> ModulePage:
+        """A module's page."""
+        page = super().page(name)
+        own = reference(page.model.architecture.name).page(name)
+        page.subject, page.file = own.subject, own.file
+        return page
+
+
+@cache
+def reference(architecture: str = DEFAULT.name) -> Library:
+    """An architecture's documents."""
+    return Library(Sources(), ARCHITECTURES[architecture])
+
+
+@cache
+def vendor(architecture: str = DEFAULT.name) -> VendorLibrary:
+    """The same documents, of the vendor's model."""
+    return VendorLibrary(Sources(), ARCHITECTURES[architecture])
+
+
+PAGES = [
+    pytest.param(architecture, name, marks=mark, id=f"{architecture}-{name}")
+    for architecture, (_, mark) in CHECKOUTS.items()
+    for name in reference(architecture).owners
+]
+"""Every page of each architecture, those that it shares with others included."""
+
+
+def described_in(page: ModulePage) -> dict[str, tuple[str, str]]:
+    """Default and value of each parameter and key that a page describes; empty for no default."""
+    marked = r"<!-- begin parameters -->(.*?)<!-- end parameters -->"
+    (body,) = re.findall(marked, page.text, re.S)
+    rows = page.parameters(rows_of(body))
+    return {name.strip("`"): (default.strip("`"), value) for name, _, default, value in rows}
+
+
+# --- the pages of each architecture say what the vendors' own modules do -------------------------
+
+WITHOUT_TENSORS = {
+    "AddAuxiliaryLoss",
+    "BaseTransform",
+    "DeepseekOCR2Config",
+    "DeepseekOCRConfig",
+    "NoEOSTextStreamer",
+    "UnlimitedOCRConfig",
+}
+OF_TORCHVISION = {"BasicImageTransform"}
+"""The vendor's is made of torchvision's transforms, which also check what they are given."""
+
+NEEDS_A_MASK = {"DeepseekV2Attention", "DeepseekV2FlashAttention2"}
+"""Unlimited-OCR's decoder gives a step no mask, without which eager latent attention, whose figures
+both pages show, does not run."""
+
+DIFFERENT = {
+    "Qwen2Decoder2Encoder": "the vendor writes both sizes of views into the code",
+    "Qwen2MLP": "transformers' takes its widths from the config alone",
+    "Qwen2RotaryEmbedding": "transformers deprecates every argument but the config",
+    "SlidingWindowLlamaAttention": "the vendor's layer has a number in any case",
+    "UnlimitedOCRConfig": "the vendor has one key of the window among the constructor's parameters",
+}
+"""What has another constructor than the vendor's, and why."""
+
+WITHOUT_DEFAULT = re.compile(r"(`config.sliding_window_size` \|[^|]*\|)[^|]*\|")
+"""The cells of the key that the vendor's config class has no default of."""
+
+
+def text_of(name: str, library: Library) -> str:
+    """A page as it is written from a library's model, without the code that it quotes."""
+    text = library.sources.texts[page_file(name)]
+    text = re.sub(r"<!-- begin definition.*?<!-- end definition -->", "", text, flags=re.S)
+    filled = library.filled(page_file(name), text, library.owners[name])
+    return WITHOUT_DEFAULT.sub(r"\1 |", filled.text)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [
+        each
+        for each in PAGES
+        if each.values[1] not in OF_TORCHVISION
+        and (each.values[0] != "unlimited-ocr" or each.values[1] not in NEEDS_A_MASK)
+    ],
+)
+def test_the_vendors_module_does_what_the_page_says(architecture, name):
+    pages = reference(architecture), vendor(architecture)
+    own, others = (library.page(name).cases for library in pages)
+    assert bool(own) == (name not in WITHOUT_TENSORS)
+    for ours, theirs in zip(own, others, strict=True):
+        assert ours.label == theirs.label
+        assert Counter(ours.traced.kernels) == Counter(theirs.traced.kernels), ours.label
+        assert ours.traced.peak_bytes == theirs.traced.peak_bytes, ours.label
+        assert ours.traced.cache_bytes == theirs.traced.cache_bytes, ours.label
+    assert text_of(name, vendor(architecture)) == text_of(name, reference(architecture))
+
+
+@pytest.mark.parametrize(("architecture", "name"), PAGES)
+def test_the_vendors_class_is_built_as_the_page_says(architecture, name):
+    library = vendor(architecture)
+    page = ModulePage(name, library.model(architecture), library.sources)
+    assert page.subject.__name__ == name
+    defaults = []
+    for each in (page, reference(architecture).page(name)):
+        with contextlib.suppress(DocumentError):
+            described = described_in(each).items()
+            defaults.append([(key, default) for key, (default, _) in described if "." not in key])
+    is_same = len(defaults) == 2 and defaults[0] == defaults[1]
+    assert is_same == (name not in DIFFERENT)
+
+
+@needs_vendor_unlimited
+def test_latent_attention_needs_the_mask_that_unlimited_ocr_does_not_give():
+    for name in NEEDS_A_MASK:
+        with pytest.raises(AssertionError):
+            text_of(name, vendor("unlimited-ocr"))
+
+
+# --- signatures of the reference, and settings on its pages, are those of a vendor checkout's code
+
+FILES = (configuration_deepseek_v2, deepencoder, modeling_deepseekocr, modeling_deepseekv2)
+
+METHODS = ("__init__", "forward", "backward", "__call__", "set_rng", "on_finalized_text")
+
+OTHER_SIGNATURES = {
+    "KeyValueCache": "the vendor takes transformers' DynamicCache",
+    "LlamaRotaryEmbedding": "transformers deprecates every argument but the config",
+    "Views": "holds what the vendor keeps in local variables",
+    "build_clip_l": "reads vision_config; the vendor writes the numbers into the code",
+    "build_sam_vit_b": "reads vision_config, and loads no checkpoint by itself",
+    "quick_gelu": "a scripted function, which has no Python signature",
+}
+"""What has another signature than the vendor's, or is the reference's alone, and why."""
+
+
+def vendor_object(name: str) -> Any:
+    """A class or function of the vendor's files, or that they take from transformers."""
+    package = type(vendor().model(DEFAULT.name).session.model).__module__.rpartition(".")[0]
+    for file in FILES:
+        module = importlib.import_module(f"{package}.{file.__name__.rpartition('.')[2]}")
+        if hasattr(module, name):
+            return getattr(module, name)
+    return getattr(modeling_llama, name)
+
+
+def method_of(owner: type, name: str) -> Any:
+    """A method; a constructor that hands on whatever it gets stands for the one above it."""
+    if name != "__init__":
+        return getattr(owner, name, None)
+    for base in owner.__mro__:
+        constructor = vars(base).get("__init__")
+        if constructor is None or base is object:
+            continue
+        if tuple(inspect.signature(constructor).parameters) != ("self", "args", "kwargs"):
+            return constructor
+    return None
+
+
+def signatures_of(subject: Any) -> dict[str, list[tuple[str, Any, Any]]]:
+    """Name, kind and default of each parameter, by method; of a function, by an empty name."""
+    functions = {"": subject}
+    if inspect.isclass(subject):
+        functions = {name: method_of(subject, name) for name in METHODS}
+    return {
+        name: [(p.name, p.kind, p.default) for p in inspect.signature(each).parameters.values()]
+        for name, each in functions.items()
+        if each is not None
+    }
+
+
+OBJECTS = {
+    name: getattr(file, name)
+    for file in FILES
+    for name in file.__all__
+    if callable(getattr(file, name))
+}
+
+
+@needs_vendor
+@pytest.mark.parametrize("name", sorted(OBJECTS))
+def test_signatures_are_the_vendors_but_where_a_reason_is_given(name):
+    try:
+        is_same = signatures_of(OBJECTS[name]) == signatures_of(vendor_object(name))
+    except (AttributeError, ValueError):
+        is_same = False
+    assert is_same == (name not in OTHER_SIGNATURES)
+    assert OTHER_SIGNATURES.keys() <= OBJECTS.keys()
+
+
+# ---------------------------------------------------------------------------- settings as mappings
+
+
+class Asked(dict[str, Any]):
+    """Settings that note what is asked of them: as an attribute, or by `get` with a default."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(settings)
+        self.defaults: dict[str, Any] = {}
+        self.attributes: set[str] = set()
+
+    def __getattr__(self, key: str) -> Any:
+        self.attributes.add(key)
+        return self[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.defaults[key] = default
+        return super().get(key, default)
+
+
+def documented(name: str) -> dict[str, tuple[str, str]]:
+    """Default and value of each setting on a page, as they are shown."""
+    page = reference().page(name)
+    names = {**page.names, "model": page.model}
+    return {
+        key: (default, re.sub("<!--.*?-->", "", filled(value, names, {}).text))
+        for key, (default, value) in described_in(page).items()
+    }
+
+
+def check_settings(page: str, defaults: dict[str, Any], required: set[str]) -> None:
+    """Asserts that a page tells settings with a default from those that must be given."""
+    settings = dict.fromkeys(required, "") | {key: repr(each) for key, each in defaults.items()}
+    assert settings == {
+        key.removeprefix("cfg."): default
+        for key, (default, _) in documented(page).items()
+        if key.startswith("cfg.")
+    }
+
+
+@needs_vendor
+def test_projector_settings_have_the_defaults_that_the_vendor_asks_with():
+    required, defaults = set(), {}
+    for kind in deepencoder.MlpProjector.VARIANTS:
+        width = [8, 8] if kind.startswith("hybrid") else 8
+        settings = Asked(projector_type=kind, input_dim=width, n_embed=8, downsample_ratio=2)
+        with building(torch.device("meta"), torch.float32):
+            vendor_object("MlpProjector")(settings)
+        required |= settings.attributes - {"depth"}
+        defaults |= settings.defaults
+    check_settings("MlpProjector", defaults, required)
+
+
+UNUSED_BY_THE_VENDOR = {"attention_dropout", "seq_length", "use_flash_attn"}
+"""Settings that CLIP's classes keep and that change nothing."""
+
+
+@needs_vendor
+def test_clip_settings_are_the_vendors():
+    published = vendor_object("vit_model_cfg")
+    settings = Asked(**published)
+    with building(torch.device("meta"), torch.float32):
+        vendor_object("VitModel")(settings)
+    check_settings("VitModel", settings.defaults, settings.attributes - UNUSED_BY_THE_VENDOR)
+    for page in ("VitModel", "NoTPTransformer", "NoTPTransformerBlock", "NoTPAttention"):
+        for name, (_, value) in documented(page).items():
+            section, _, key = name.partition(".")
+            if section == "cfg" and key:
+                assert value == str(published.get(key, "not given")), (page, key)
+
+
+@needs_vendor
+def test_sam_is_built_with_the_documented_values(monkeypatch):
+    encoder, made = vendor_object("ImageEncoderViT"), []
+    module = inspect.getmodule(vendor_object("build_sam_vit_b"))
+
+    def build(*args: Any, **kwargs: Any) -> torch.nn.Module:
+        bound = inspect.signature(encoder).bind(*args, **kwargs)
+        bound.apply_defaults()
+        made.append(bound.arguments)
+        return torch.nn.Identity()
+
+    monkeypatch.setattr(module, "ImageEncoderViT", build)
+    vendor_object("build_sam_vit_b")()
+    (arguments,) = made
+    for key, (_, value) in documented("ImageEncoderViT").items():
+        if key not in ("norm_layer", "act_layer"):
+            given = arguments[key]
+            assert value == str(tuple(given) if isinstance(given, list) else given), key
+    assert arguments["act_layer"] is torch.nn.GELU
+    assert arguments["norm_layer"].func is torch.nn.LayerNorm
+
+
+@needs_vendor
+@pytest.mark.parametrize("needs_gradient", [True, False])
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_the_auxiliary_loss_gets_a_gradient_where_it_requires_one(shape, needs_gradient):
+    for function in (OBJECTS["AddAuxiliaryLoss"], vendor_object("AddAuxiliaryLoss")):
+        x = torch.ones(2, 3, requires_grad=True)
+        loss = torch.zeros(shape, requires_grad=needs_gradient)
+        function.apply(x, loss).sum().backward()
+        assert bool((x.grad == 1).all())
+        found = None if loss.grad is None else (loss.grad.shape, loss.grad.item())
+        assert found == ((shape, 1) if needs_gradient else None)
