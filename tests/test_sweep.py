@@ -3,7 +3,6 @@
 import io
 import itertools
 import json
-import math
 import os
 import re
 import signal
@@ -11,14 +10,15 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-import command_line
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_line import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import csv
@@ -64,11 +64,6 @@ def _somewhere_else(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
-def run(capsys, *arguments):
-    """Exit code, stdout and stderr of one `sweep`."""
-    return command_line.run(capsys, "sweep", *arguments)
-
-
 def assert_row(row):
     """The row is what the scalar closed forms say about its own inputs."""
     mode = Mode("", row["base_size"], row["image_size"], row["crop_mode"])
@@ -77,18 +72,16 @@ def assert_row(row):
     expected = scalar_row(page, mode, row["dtype"], row["attention"], **lengths)
     shares = {name: expected.pop(name) / size for name in FLOATS - {EXPECTED}}
     assert {name: row[name] for name in expected} == expected
-    assert {name: row[name] for name in shares} == pytest.approx(shares, rel=1e-15)
     # 11 layers of 64 experts, 6 a token, three matrices of 1280 x 896 each.
-    touched, most = 64 * (1 - (58 / 64) ** size), min(64, 6 * size)
-    fewer = 11 * (most - touched) * 3 * 1280 * 896 * dtype_named(row["dtype"]).nbytes
-    assert row[EXPECTED] == pytest.approx(row["decode_step_bytes_read"] - fewer, rel=1e-12)
+    fewer = 11 * (min(64, 6 * size) - 64 * (1 - (58 / 64) ** size)) * 3 * 1280 * 896
+    shares[EXPECTED] = row["decode_step_bytes_read"] - fewer * dtype_named(row["dtype"]).nbytes
+    assert {name: row[name] for name in shares} == pytest.approx(shares, rel=1e-12)
 
 
 # Axes --------------------------------------------------------------------------------------------
 
 
-def numbers(argument, text):
-    return parse_numbers(argument, text, 1, 100)
+numbers = partial(parse_numbers, least=1, most=100)
 
 
 @pytest.mark.parametrize(
@@ -116,9 +109,9 @@ def test_an_axis_is_a_list_of_values_and_of_ranges_that_include_their_stop(parse
 def test_modes_are_names_and_sizes():
     assert parse_modes("mode", "all", DEFAULT) == tuple(deepseek_ocr.MODES.values())
     modes = parse_modes("mode", "base,1024/640,512:640:64,1024:1280:256/640", DEFAULT)
-    cut = [(mode.base_size, mode.image_size) for mode in modes if mode.crop_mode]
-    whole = [mode.image_size for mode in modes if not mode.crop_mode]
-    assert (cut, whole) == ([(1024, 640), (1024, 640), (1280, 640)], [1024, 512, 576, 640])
+    assert [(mode.base_size * mode.crop_mode, mode.image_size) for mode in modes] == [
+        (0, 1024), (1024, 640), (0, 512), (0, 576), (0, 640), (1024, 640), (1280, 640),
+    ]  # fmt: skip
 
 
 def test_an_axis_is_never_spelled_out():
@@ -199,19 +192,17 @@ def rows_of(*arguments):
     return pq.read_table("rows.parquet")
 
 
-def test_csv_goes_to_stdout_and_nothing_else(capfdbinary):
-    assert cli.main(["sweep", *SMALL]) == 0
-    out, err = capfdbinary.readouterr()
-    header, *rows = out.decode().splitlines()
-    assert (header, len(rows), b'"' in out, err) == (",".join(SCHEMA), 12, False, b"")
+def test_csv_goes_to_stdout_and_nothing_else(capsys):
+    code, out, err = run(capsys, "sweep", *SMALL)
+    header, *rows = out.split("\n")
+    assert (code, header, len(rows), '"' in out, err) == (0, ",".join(SCHEMA), 13, False, "")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "PQ"])
 def test_a_file_has_every_row_with_units_in_the_names_and_says_its_model(capsys, suffix):
-    is_csv, beside = suffix == "csv", Path("costs.csv.json")
-    more = f"wrote {beside} (their metadata)\n" if is_csv else ""
-    said = f"wrote costs.{suffix} (12 rows)\n{more}"
-    assert run(capsys, *SMALL, "--output", f"costs.{suffix}") == (0, said, "")
+    is_csv, beside = suffix == "csv", "wrote costs.csv.json (their metadata)\n"
+    said = f"wrote costs.{suffix} (12 rows)\n{beside * is_csv}"
+    assert run(capsys, "sweep", *SMALL, "--output", f"costs.{suffix}") == (0, said, "")
     table = csv.read_csv("costs.csv") if is_csv else pq.read_table(f"costs.{suffix}")
     # CSV has no types, and what is expected of one or two pages is a whole number of bytes.
     types = {
@@ -223,19 +214,18 @@ def test_a_file_has_every_row_with_units_in_the_names_and_says_its_model(capsys,
     assert [(each.name, each.type) for each in table.schema] == [*types.items()]
     for row in table.to_pylist()[::4]:
         assert_row(row)
-    about = json.loads(beside.read_text() if is_csv else table.schema.metadata[METADATA_KEY])
-    model, metadata = about["model"], about["metadata"]
-    assert (model["source"], len(model["config_digest"])) == ("reference", 64)
-    assert [bool(metadata[key]) for key in ("versions", "conventions")] == [True, True]
-    assert any("routing is uniform" in note for note in metadata["notes"])
+    about = Path("costs.csv.json").read_text() if is_csv else table.schema.metadata[METADATA_KEY]
+    about = json.loads(about)
+    assert (about["model"]["source"], len(about["model"]["config_digest"])) == ("reference", 64)
+    assert "routing is uniform" in " ".join(about["metadata"]["notes"])
 
 
 def test_another_config_is_another_model():
     config = json.loads((DEFAULT.reference / "config.json").read_text()) | {"num_hidden_layers": 2}
     Path("small.json").write_text(json.dumps(config))
     [small], [whole] = (rows_of(*more).to_pylist() for more in (("--config", "small.json"), ()))
-    for name in ("weights_bytes", "decode_step_flops"):
-        assert small[name] < whole[name]
+    assert small["weights_bytes"] < whole["weights_bytes"]
+    assert small["decode_step_flops"] < whole["decode_step_flops"]
 
 
 SWAPPED = "mode 640/1024: base_size 640 is below image_size 1024"
@@ -257,10 +247,10 @@ def test_odd_sizes_and_long_outputs_are_warned_of_and_strict_makes_them_a_failur
 ):
     Path("p.csv").write_text("width,height\n1240,1754\n")
     for strict, expected in (((), 0), (("--strict",), 3 if number else 0)):
-        code, _, err = command_line.run(capsys, *arguments.split(), *strict)
+        code, _, err = run(capsys, *arguments.split(), *strict)
         assert (code, err.count("warning: ")) == (expected, number)
-        assert [each for each in said if each not in err] == []
-        assert "--base-size" not in err, "the sizes come from --mode"
+        # The sizes come from --mode.
+        assert [each in err for each in (*said, "--base-size")] == [*[True] * len(said), False]
 
 
 @pytest.mark.exhaustive
@@ -270,18 +260,14 @@ def test_the_sliding_window_is_an_axis(capsys, new_tokens):
     rows = rows_of(*arguments, "--sliding-window", "0,1", "--gpu", "h100-sxm").to_pylist()
     assert [row["sliding_window"] for row in rows] == [False, True]
     for row in rows:
-        _, out, _ = command_line.run(
-            capsys, "--engine", "analytic", *arguments, "--json", "-", "-q",
-            "--sliding-window", int(row["sliding_window"]),
-        )  # fmt: skip
-        report = json.loads(out)
+        own = ("--sliding-window", int(row["sliding_window"]))
+        report = json.loads(run(capsys, "--engine", "analytic", *arguments, *own, "--json", "-")[1])
         found = {figure: row[f"batch_{figure}"] for figure in FIGURES}
         assert found == {figure: report["total"]["batch"][figure] for figure in FIGURES}
         assert row["kv_cache_bytes"] == report["memory"]["kv_cache_bytes"]
     # The window holds 128 tokens: beyond that it saves bytes, and so time.
-    without, within = rows
     for name in ("batch_bytes_read", "page_seconds"):
-        assert (without[name] > within[name]) == (new_tokens > 128)
+        assert (rows[0][name] > rows[1][name]) == (new_tokens > 128)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -302,7 +288,7 @@ def test_an_interruption_leaves_the_old_file_and_nothing_else(
     monkeypatch.setattr(Sweep, "batches", interrupted)
     target = Path(f"costs.{suffix}")
     target.write_text("old")
-    code, out, err = run(capsys, *SMALL, "--output", target)
+    code, out, err = run(capsys, "sweep", *SMALL, "--output", target)
     assert (code, out, err.count("\n")) == (expected, "", 1)
     assert (target.read_text(), list(Path().iterdir())) == ("old", [target])
 
@@ -312,9 +298,11 @@ def test_an_interruption_leaves_the_old_file_and_nothing_else(
 def test_a_real_interrupt_does_the_same():
     target = Path("costs.csv")
     target.write_text("old")
-    command = [sys.executable, "-m", "dsocr_analyze", "sweep", "--output", str(target), "--yes"]
-    command += ["--text-tokens", "1:1000000", "--max-new-tokens", "1:1000"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    command = ["sweep", "--output", "costs.csv", "--yes", "--text-tokens", "1:1000000",
+               "--max-new-tokens", "1:1000"]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dsocr_analyze", *command], stderr=subprocess.PIPE, text=True
+    )
     while sum(file.stat().st_size for file in Path().glob(".dsocr-*")) < 10**6:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -346,17 +334,17 @@ def test_a_real_interrupt_does_the_same():
     first(1),
 )
 def test_the_axis_with_most_values_is_along_the_plot(capsys, arguments, label):
-    assert run(capsys, *arguments, "--plot", "costs.svg")[::2] == (0, "")
+    assert run(capsys, "sweep", *arguments, "--plot", "costs.svg")[::2] == (0, "")
     texts = [each.itertext() for each in ET.parse("costs.svg").findall(".//{*}text")]
     assert label in map("".join, texts)
 
 
 def test_points_are_joined_along_the_axis_in_whatever_order_they_are_asked_for(capsys):
-    drawn = []
+    drawn = set()
     for order in ("1,5,9", "9,1,5"):
-        assert run(capsys, "--text-tokens", order, "--plot", "costs.svg")[0] == 0
-        drawn.append({each.get("d") for each in ET.parse("costs.svg").iter()})
-    assert drawn[0] == drawn[1]
+        run(capsys, "sweep", "--text-tokens", order, "--plot", "costs.svg")
+        drawn.add(frozenset(each.get("d") for each in ET.parse("costs.svg").iter()))
+    assert len(drawn) == 1
 
 
 def test_every_quantity_has_a_name_and_a_unit():
@@ -366,7 +354,7 @@ def test_every_quantity_has_a_name_and_a_unit():
 
 def test_a_plot_without_matplotlib_names_the_extra(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    code, _, err = run(capsys, "--plot", "costs.png")
+    code, _, err = run(capsys, "sweep", "--plot", "costs.png")
     assert (code, err.count("\n"), "dsocr-analyze[plot]" in err) == (2, 1, True)
 
 
@@ -376,9 +364,11 @@ def test_a_plot_without_matplotlib_names_the_extra(capsys, monkeypatch):
 HUGE = ("--text-tokens", "1:1000000", "--max-new-tokens", "1:11")
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
+def terminal(text=""):
+    """A text that someone types, or a screen that someone watches."""
+    stream = io.StringIO(text)
+    stream.isatty = lambda: True
+    return stream
 
 
 @pytest.mark.parametrize(
@@ -386,15 +376,15 @@ class Terminal(io.StringIO):
     [
         (io.StringIO(), (), 2),  # nobody can be asked
         (io.StringIO(), ("--yes",), 0),
-        (Terminal("y\n"), (), 0),
-        (Terminal("n\n"), (), 2),
-        (Terminal(), (), 2),
+        (terminal("y\n"), (), 0),
+        (terminal("n\n"), (), 2),
+        (terminal(), (), 2),
     ],
 )
 def test_a_huge_sweep_asks_a_person_or_needs_a_flag(capsys, monkeypatch, stdin, options, expected):
     monkeypatch.setattr("sys.stdin", stdin)
     monkeypatch.setattr(Sweep, "batches", lambda self, model: iter(()))
-    code, out, err = run(capsys, *HUGE, "-q", "--output", "rows.csv", *options)
+    code, out, err = run(capsys, "sweep", *HUGE, "-q", "--output", "rows.csv", *options)
     assert (code, out) == (expected, "")
     assert ("11,000,000 rows" in err) == ("--yes" not in options)
     assert ("--yes" in err) == (expected == 2 and not stdin.isatty())
@@ -438,13 +428,13 @@ def test_sweep_archive_and_check_import_no_torch():
 def test_a_long_sweep_shows_how_far_it_is_to_who_watches(
     monkeypatch, capsys, patience, is_watched, arguments, shown
 ):
-    terminal = Terminal() if is_watched else io.StringIO()
+    screen = terminal() if is_watched else io.StringIO()
     monkeypatch.setattr("dsocr_analyze.cli.streams._PATIENCE_SECONDS", patience)
-    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_watched)
     monkeypatch.setenv("TERM", "xterm")
-    code, out, _ = run(capsys, *arguments.split())
-    told = terminal.getvalue()
+    code, out, _ = run(capsys, "sweep", *arguments.split())
+    told = screen.getvalue()
     assert (code, shown in told, bool(told)) == (0, True, bool(shown))
     assert ("Sweep of 9 workloads" in out, "9/9" in out) == ("-q" not in arguments, False)
 
@@ -481,7 +471,7 @@ def archive(capsys, pages, options, **columns):
     """Exit code, stdout and stderr of a list of pages: sizes, and columns of the same length."""
     widths, heights = np.array(pages, np.int64).reshape(-1, 2).T
     pq.write_table(pa.table({"width": widths, "height": heights, **columns}), "pages.parquet")
-    return command_line.run(capsys, "archive", "pages.parquet", *options.split())
+    return run(capsys, "archive", "pages.parquet", *options.split())
 
 
 def timed(capsys, pages, options, **columns):
@@ -531,8 +521,8 @@ def test_hours_are_those_that_predict_says_of_each_page(capsys, arguments, pages
     assert found["low"] < hours < found["high"]
     if not columns and pages is not ALIKE:
         band = loads[0].pages_per_second_band
-        expected = [len(pages) / rate / 3600 for rate in (band.high, band.low)]
-        assert [found["low"], found["high"]] == pytest.approx(expected, rel=EXACT)
+        hours_of_both = [found["low"] * band.high, found["high"] * band.low]
+        assert hours_of_both == pytest.approx([len(pages) / 3600] * 2, rel=EXACT)
     runtime = "eager" if "host" in assumed else "serving"
     assert (found["runtime"], found["bound"]) == (runtime, loads[0].bound)
 
@@ -545,18 +535,21 @@ def test_a_slow_cpu_bounds_it_and_has_no_band(capsys):
     assert found["pages_per_second"] == pytest.approx(4, rel=1e-3)
 
 
-def test_money_and_deadlines_by_hand(capsys):
+@pytest.mark.parametrize(
+    ("options", "pages", "figures"),
+    [
+        ("--price 2.5 --deadline 19m", 4800,
+         {"gpu_hours": 1, "cost": 2.5, "deadline_hours": 19 / 60, "gpus_for_deadline": 4}),
+        ("--deadline 25m", 4800, {"gpus_for_deadline": 3}),
+        ("--deadline 1 --price 1", 0, dict.fromkeys(
+            ("gpu_hours", "low", "high", "pages_per_second", "cost", "gpus_for_deadline"), 0)),
+    ],
+)  # fmt: skip
+def test_money_and_deadlines_by_hand(capsys, options, pages, figures):
     """Three quarters of a second a page, all of it the CPU's: 4,800 pages take an hour."""
-    pages, slow = [TINY] * 4800, "--gpu h100-sxm --preprocess-ms 750 --max-new-tokens 1"
-    [found] = timed(capsys, pages, f"{slow} --price 2.5 --deadline 20m")
-    figures = [found[name] for name in ("gpu_hours", "cost", "deadline_hours")]
-    assert figures == pytest.approx([1, 2.5, 1 / 3], rel=1e-6)
-    assert found["gpus_for_deadline"] == math.ceil(found["gpu_hours"] * 3)
-    [found] = timed(capsys, pages, f"{slow} --deadline 25m")
-    assert (found["gpus_for_deadline"], found["cost"]) == (3, None)
-    [found] = timed(capsys, [], "--gpu l40s --deadline 1 --price 1")
-    figures = ("gpu_hours", "low", "high", "pages_per_second", "cost", "gpus_for_deadline")
-    assert [found[name] for name in figures] == [0] * 6
+    slow = f"--gpu h100-sxm --preprocess-ms 750 --max-new-tokens 1 {options}"
+    [found] = timed(capsys, [TINY] * pages, slow)
+    assert {name: found[name] for name in figures} == pytest.approx(figures, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -574,43 +567,41 @@ def test_a_deadline_is_in_minutes_hours_or_days(text, hours):
 
 def test_there_is_one_entry_for_each_gpu_and_setting_and_without_a_gpu_none(capsys):
     found = timed(capsys, [A4], "--gpu h100-sxm --gpu l40s --mode tiny,gundam")
-    assert [(each["gpu"], each["mode"]) for each in found] == [
-        ("h100-sxm", "tiny"), ("h100-sxm", "gundam"), ("l40s", "tiny"), ("l40s", "gundam"),
+    columns = ("gpu", "mode", "concurrency", "cost", "deadline_hours", "gpus_for_deadline")
+    assert [[each[name] for name in columns] for each in found] == [
+        [gpu, mode, 16, None, None, None]
+        for gpu in ("h100-sxm", "l40s") for mode in ("tiny", "gundam")
     ]  # fmt: skip
     for each in found:
-        absent = [each[name] for name in ("cost", "deadline_hours", "gpus_for_deadline")]
-        assert (each["concurrency"], absent) == (16, [None] * 3)
         said = " ".join(each["assumptions"])
         assert f"{each['gpu']}: kernel times from" in said
         assert "if all pages in flight were like it" in said
     without, with_time = (
         json.loads(archive(capsys, [A4], f"--format json {gpu}")[1]) for gpu in ("", "--gpu l40s")
     )
-    assert with_time.pop("time")
-    own = {"options": None}
-    assert with_time | own == without | own
+    assert [*with_time.pop("time")] != []
+    assert with_time | {"options": None} == without | {"options": None}
 
 
 @pytest.mark.parametrize(("lengths", "is_said"), [("--mean-new-tokens 200", True), ("", False)])
 def test_seconds_of_other_lengths_than_the_counts_say_so(capsys, lengths, is_said):
     _, out, _ = archive(capsys, [TINY], f"--gpu l40s {lengths}")
     said = "1 page; FLOPs and bytes for the most new tokens, seconds for those given"
-    [assumed] = [each for each in out.split("Assumed: ") if "most tokens" in each]
-    assert [said in out, "FLOPs and bytes are counted for" in assumed] == [is_said] * 2
+    assert [each in out for each in (said, "FLOPs and bytes are counted for")] == [is_said] * 2
 
 
 def test_tables_fit_80_columns_and_pages_that_wait_are_told(capsys):
     asked = ("--gpu rtx-pro-6000,l40s --mode gundam,1024/640 --price 2.5 --deadline 1.5h"
              " --concurrency 500 --strict")  # fmt: skip
     code, out, err = archive(capsys, [A4] * 3, asked)
-    waiting = "3 of 3 pages leave room for fewer than 500 at a time on l40s"
-    assert (code, waiting in err) == (3, True)
+    assert code == 3
+    assert "3 of 3 pages leave room for fewer than 500 at a time on l40s" in err
     [shown] = re.findall(
         "Predicted: serving, 500 pages at once\n(.*)Pages by crop grid\n", out, re.S
     )
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
     assert "cost at 2.5 per hour, GPUs to finish in 1.5 h" in shown
-    assert "Assumed: every page generates the most tokens it may" in out.splitlines()
+    assert "Assumed: every page generates the most tokens it may\n" in out
 
 
 def assert_timed_row(row, lengths=None, price=None, **assumed):
@@ -674,34 +665,37 @@ def test_a_row_is_what_predict_says(arguments, assumed):
     ],
 )
 def test_with_a_gpu_columns_come_last(arguments, names):
-    schema = rows_of(*arguments).schema
-    assert tuple(schema.names) == names
     types = {"gpu": pa.string(), "fits": pa.bool_()}
-    for name in names[len(SCHEMA) :]:
-        assert schema.field(name).type == types.get(name, pa.float64()), name
+    columns = [(each.name, each.type) for each in rows_of(*arguments).schema]
+    assert tuple(name for name, _ in columns) == names
+    assert columns[len(SCHEMA) :] == [
+        (name, types.get(name, pa.float64())) for name in names[len(SCHEMA) :]
+    ]
 
 
 def test_counts_are_those_without_a_gpu_and_a_parquet_file_says_what_was_assumed():
     asked = ("--page", "a4,600:3000:1200x800", "--batch-size", "1,4")
     timed = rows_of(*asked, "--gpu", "l40s", "--workers", "3")
     assert timed.select(SCHEMA).equals(rows_of(*asked))
-    notes = json.loads(timed.schema.metadata[METADATA_KEY])["metadata"]["notes"]
-    assert "every page generates the most tokens it may" in notes
-    assert any("3 at a time" in note for note in notes)
+    notes = "".join(json.loads(timed.schema.metadata[METADATA_KEY])["metadata"]["notes"])
+    for said in ("every page generates the most tokens it may", "3 at a time"):
+        assert said in notes
 
 
 @pytest.mark.exhaustive
 def test_every_gpu_has_its_rows_and_its_line_and_rows_without_a_value_are_left_out(capsys):
-    asked = ("sweep", "--gpu", "h100,l40s", "--gpu", "l40s", "--batch-size", "1:3")
-    code, out, _ = command_line.run(capsys, *asked)
-    gpus = [row["gpu"] for row in csv.read_csv(io.BytesIO(out.encode())).to_pylist()]
-    assert (code, gpus) == (0, 3 * ["h100-sxm"] + 3 * ["l40s"])
-    plot = ("--plot", "rate.svg", "--quiet", "--quantity")
-    assert command_line.run(capsys, *asked, *plot, "pages_per_second")[::2] == (0, "")
-    text = Path("rate.svg").read_text(encoding="utf-8")
-    assert [said in text for said in ("pages per second", "h100-sxm", "l40s")] == [True] * 3
-    one_token = ("sweep", "--gpu", "l40s", "--max-new-tokens", "1,2,3", *plot, "tpot_seconds")
-    assert command_line.run(capsys, *one_token)[::2] == (0, "")
+    asked = ("--gpu", "h100,l40s", "--gpu", "l40s", "--batch-size", "1:3")
+    gpus = rows_of(*asked)["gpu"].to_pylist()
+    assert gpus == 3 * ["h100-sxm"] + 3 * ["l40s"]
+    one_token = ("--gpu", "l40s", "--max-new-tokens", "1,2,3")
+    for more, quantity, texts in (
+        (asked, "pages_per_second", ("pages per second", "h100-sxm", "l40s")),
+        (one_token, "tpot_seconds", ()),
+    ):
+        plot = ("--plot", "rate.svg", "--quiet", "--quantity", quantity)
+        assert run(capsys, "sweep", *more, *plot)[::2] == (0, "")
+        text = Path("rate.svg").read_text(encoding="utf-8")
+        assert [each for each in texts if each not in text] == []
 
 
 @pytest.mark.parametrize("mode", DEFAULT.modes.values(), ids=lambda mode: mode.name)
