@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from single_page import page_costs
+from types import SimpleNamespace
 
-from dsocr_analyze.architectures import plan_workload
+from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.archive.setting import published_model
-from dsocr_analyze.dtypes import dtype_named
+from dsocr_analyze.dtypes import BFLOAT16, dtype_named
+from dsocr_analyze.kernels import total_work
 
 FIGURES = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written")
 
@@ -17,6 +18,21 @@ def planned(page, mode, **lengths):
         page=page, base_size=mode.base_size, image_size=mode.image_size,
         crop_mode=mode.crop_mode, **lengths,
     )  # fmt: skip
+
+
+def page_costs(dimensions, workload, dtype=BFLOAT16, *, flash_attention=False) -> SimpleNamespace:
+    """The costs of a workload on DeepSeek-OCR, composed of kernel records."""
+    composition = DEFAULT.forms.compose(dimensions, workload, dtype, flash_attention)
+    *prefill, decode_step = (stage.work for stage in composition.stages.values())
+    memory = composition.memory
+    return SimpleNamespace(
+        prefill=total_work(prefill),
+        decode_step=decode_step,
+        batch=composition.batch,
+        kv_cache_bytes=memory.kv_cache_bytes,
+        peak_activation_bytes=memory.peak.nbytes,
+        weights_bytes=memory.weights_bytes,
+    )
 
 
 def figures_of(part, work):

@@ -6,14 +6,18 @@ import itertools
 import json
 import logging
 import os
+import re
+import struct
 import subprocess
 import sys
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from fractions import Fraction
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 from command_line import run
 from hand_built_files import pdf, tiff
@@ -47,23 +51,16 @@ def _stream(values: str, content: bytes) -> bytes:
 
 def _pdf(objects: dict[int, bytes], inside: dict[int, tuple[int, int]], trailer: str = "") -> bytes:
     """A file with a cross-reference stream; `inside` gives stream and index of further objects."""
-    body, places = b"%PDF-1.7\n", {}
+    body, entries = b"%PDF-1.7\n", {number: (2, *place) for number, place in inside.items()}
     for number, content in objects.items():
-        places[number] = len(body)
+        entries[number] = 1, len(body), 0
         body += b"%d 0 obj\n%s\nendobj\n" % (number, content)
-    own = max(objects | inside) + 1
-    places[own] = len(body)
-    rows = bytearray()
-    for number in range(own + 1):
-        kind, one, other = 0, 0, 0
-        if number in places:
-            kind, one = 1, places[number]
-        elif number in inside:
-            kind, (one, other) = 2, inside[number]
-        rows += bytes([kind]) + one.to_bytes(4) + other.to_bytes(4)
+    own, start = max(entries) + 1, len(body)
+    entries[own] = 1, start, 0
+    rows = (entries.get(number, (0, 0, 0)) for number in range(own + 1))
     values = f"/Type/XRef/Size {own + 1}/W[1 4 4]/Root 1 0 R/Filter/FlateDecode{trailer}"
-    table = _stream(values, zlib.compress(bytes(rows)))
-    return body + b"%d 0 obj\n%s\nendobj\nstartxref\n%d\n%%%%EOF" % (own, table, places[own])
+    table = _stream(values, zlib.compress(b"".join(struct.pack(">BII", *row) for row in rows)))
+    return body + b"%d 0 obj\n%s\nendobj\nstartxref\n%d\n%%%%EOF" % (own, table, start)
 
 
 def _tree(pages: int) -> dict[int, bytes]:
@@ -71,31 +68,28 @@ def _tree(pages: int) -> dict[int, bytes]:
     return {1: b"<</Type/Catalog/Pages 2 0 R>>", 2: b"<</Type/Pages/Kids[%s]>>" % kids}
 
 
-def _object_streams(count: int, expanded: int, filling: bytes) -> bytes:
-    """Pages in one object stream each, every one with far more in it."""
-    objects, inside = _tree(count), {}
-    many = expanded // len(filling)
-    for each in range(count):
-        page = 10 + each
-        first = b"%d 0 " % page
-        content = first + PAGE[:-2] + b"/X[" + filling * many + b"]>>"
-        values = f"/Type/ObjStm/N 1/First {len(first)}/Filter/FlateDecode"
-        objects[10 + count + each] = _stream(values, zlib.compress(content, 9))
-        inside[page] = 10 + count + each, 0
-    return _pdf(objects, inside)
-
-
-def _many_in_one_stream(pages: int, objects_each: int) -> bytes:
-    """Pages in an object stream each, with many other objects in it."""
+def _streams(pages: int, of_page: Callable[[int], tuple[bytes, bytes]]) -> bytes:
+    """Pages in an object stream each: what it begins with, numbers and offsets, and its objects."""
     objects, inside = _tree(pages), {}
-    for each in range(pages):
-        offsets = range(len(PAGE) + 1, len(PAGE) + 1 + 8 * objects_each, 8)
-        header = b"%d 0 " % (10 + each) + b"".join(b"99 %d " % offset for offset in offsets)
-        values = f"/Type/ObjStm/N {objects_each + 1}/First {len(header)}/Filter/FlateDecode"
-        content = zlib.compress(header + PAGE + b" " + b"<</A 1>>" * objects_each, 9)
-        objects[10 + pages + each] = _stream(values, content)
-        inside[10 + each] = 10 + pages + each, 0
+    for page in range(10, 10 + pages):
+        header, content = of_page(page)
+        values = f"/Type/ObjStm/N {len(header.split()) // 2}/First {len(header)}/Filter/FlateDecode"
+        objects[page + pages] = _stream(values, zlib.compress(header + content, 9))
+        inside[page] = page + pages, 0
     return _pdf(objects, inside)
+
+
+def _filled(page: int, filling: bytes, expanded: int) -> tuple[bytes, bytes]:
+    """A page with far more in it."""
+    filled = filling * (expanded // len(filling))
+    return b"%d 0 " % page, PAGE[:-2] + b"/X[" + filled + b"]>>"
+
+
+def _among_others(page: int) -> tuple[bytes, bytes]:
+    """A page among many other objects."""
+    offsets = range(len(PAGE) + 1, len(PAGE) + 1 + 8 * 300_000, 8)
+    header = b"%d 0 " % page + b"".join(b"99 %d " % offset for offset in offsets)
+    return header, PAGE + b" " + b"<</A 1>>" * 300_000
 
 
 def _page_of(values: str, content: bytes) -> bytes:
@@ -158,21 +152,23 @@ def _encrypted() -> bytes:
 
 def _earlier_tables(count: int) -> bytes:
     """A chain of cross-reference tables that each name an earlier one, and the last the first."""
-    body, places = b"%PDF-1.4\n", []
-    row = b"0000000000 65535 f \n"
-    for each in range(count):
-        places.append(len(body))
-        before = places[-2] if each else 10**7
-        body += b"xref\n0 200\n" + row * 200
-        body += b"trailer\n<</Size 200/Root 1 0 R/Prev %d>>\n" % before
-    return body + b"startxref\n%d\n%%%%EOF" % places[-1]
+    table = b"xref\n0 200\n" + b"0000000000 65535 f \n" * 200
+    body, before = b"%PDF-1.4\n", 10**7
+    for _ in range(count):
+        trailer = b"trailer\n<</Size 200/Root 1 0 R/Prev %d>>\n" % before
+        before, body = len(body), body + table + trailer
+    return body + b"startxref\n%d\n%%%%EOF" % before
 
 
 HOSTILE_PDFS = {
-    "object streams of numbers": lambda: _object_streams(10, 20_000_000, b"1 "),
-    "object streams of dictionaries": lambda: _object_streams(10, 20_000_000, b"<</A[1 2]>>"),
-    "object streams of spaces": lambda: _object_streams(100, 30_000_000, b" "),
-    "object streams of objects": lambda: _many_in_one_stream(10, 300_000),
+    **{f"object streams of {name}":
+           lambda pages=pages, more=more: _streams(pages, lambda page: _filled(page, *more))
+       for name, pages, more in (
+           ("numbers", 10, (b"1 ", 20_000_000)),
+           ("dictionaries", 10, (b"<</A[1 2]>>", 20_000_000)),
+           ("spaces", 100, (b" ", 30_000_000)),
+       )},
+    "object streams of objects": lambda: _streams(10, _among_others),
     "many filters": _many_filters,
     "giant predictor": _giant_predictor,
     "run lengths": _run_lengths,
@@ -183,7 +179,7 @@ HOSTILE_PDFS = {
     "broad tree": _broad_tree,
     "encrypted": _encrypted,
     "earlier tables": lambda: _earlier_tables(1500),
-}
+}  # fmt: skip
 
 
 # Frames of images -----------------------------------------------------------------------------
@@ -218,11 +214,10 @@ def counted(path, content=None, **given):
     if content is not None:
         path.write_bytes(content)
     source = open_pages(path, **given)
-    sizes, rejected = [], {}
-    for batch in source.batches:
-        columns = batch.columns
-        sizes += zip(columns["width"].to_pylist(), columns["height"].to_pylist(), strict=True)
-        rejected |= batch.rejected
+    batches = list(source.batches)
+    columns = [(batch.columns["width"], batch.columns["height"]) for batch in batches]
+    sizes = [size for each in columns for size in zip(*map(pa.Array.to_pylist, each), strict=True)]
+    rejected = {row: why for batch in batches for row, why in batch.rejected.items()}
     return sizes, rejected, source.files
 
 
@@ -265,12 +260,11 @@ def test_every_frame_has_its_own_size_and_orientation_up_to_a_damaged_one_that_i
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=6))
-def test_the_frames_are_those_that_pillow_writes_and_finds(tmp_path_factory, sizes):
+def test_the_frames_are_those_that_pillow_writes(tmp_path_factory, sizes):
     path = tmp_path_factory.mktemp("scans") / "scan.tiff"
     first, *others = (Image.new("L", size) for size in sizes)
     first.save(path, save_all=True, append_images=others)
-    with Image.open(path) as image:
-        assert (sizes_in(path), image.n_frames) == (sizes, len(sizes))
+    assert sizes_in(path) == sizes
 
 
 def test_frames_that_cannot_be_counted_are_none(tmp_path, monkeypatch):
@@ -290,14 +284,15 @@ def test_frames_that_cannot_be_counted_are_none(tmp_path, monkeypatch):
 def test_thousands_of_frames_take_no_minutes(tmp_path):
     (tmp_path / "a.tif").write_bytes(tiff([{256: 30, 257: 20}] * 20_000))
     start = time.perf_counter()
-    assert len(sizes_in(tmp_path / "a.tif")) == 20_000
-    assert time.perf_counter() - start < 20
+    assert (len(sizes_in(tmp_path / "a.tif")), time.perf_counter() - start < 20) == (20_000, True)
 
 
 def animation(kind):
     """An image of three frames."""
-    file = io.BytesIO()
-    frames = [Image.new("RGB", (40, 30), color) for color in ("red", "green", "blue")]
+    file, frames = (
+        io.BytesIO(),
+        [Image.new("RGB", (40, 30), each) for each in ("red", "blue", "tan")],
+    )
     frames[0].save(file, kind, save_all=True, append_images=frames[1:])
     return file.getvalue()
 
@@ -459,16 +454,15 @@ class TestPdf:
             writer.write(tmp_path / f"{name}.pdf")
         sizes, rejected, _ = counted(tmp_path, pdf_dpi=72)
         assert (sizes, list(rejected)) == ([(72, 144)], [1])
-        assert ("locked.pdf" in rejected[1], "encrypted" in rejected[1]) == (True, True)
+        assert re.search(r"locked\.pdf.*encrypted", rejected[1])
 
     def test_the_command_counts_pages_at_the_dpi_that_is_asked_for(self, tmp_path, capsys):
         (tmp_path / "a.PDF").write_bytes(book(*["/MediaBox [0 0 595 842]"] * 3))
         rows = tmp_path / "rows.csv"
-        code, out, err = run(capsys, "archive", tmp_path / "a.PDF", "--pdf-dpi", 200, "--format",
-                             "json", "--output", rows)  # fmt: skip
-        assert (code, "warning" in err) == (0, False)
+        code, out, _ = run(capsys, "archive", tmp_path / "a.PDF", "--pdf-dpi", 200, "--format",
+                             "json", "--output", rows, "--strict")  # fmt: skip
         files = json.loads(out)["files"]
-        assert (files["pdfs"], files["pdf_dpi"]) == ({"files": 1, "pages": 3}, 200)
+        assert (code, files["pdfs"], files["pdf_dpi"]) == (0, {"files": 1, "pages": 3}, 200)
         columns = ("row", "path", "file_page", "page_width", "page_height")
         assert [[row[name] for name in columns] for row in csv.read_csv(rows).to_pylist()] == [
             [number, "a.PDF", number, 1653, 2339] for number in (1, 2, 3)
@@ -495,8 +489,7 @@ def test_a_pdf_without_its_reader_is_named_and_fails_strictly(scans, capsys, mon
     code, out, err = run(capsys, "archive", scans, "--format", "json", "--strict")
     document = json.loads(out)
     assert (code, document["pages"], document["files"]["pdfs_without_reader"]) == (3, 4, 1)
-    assert "1 PDF is not counted" in err
-    assert "pip install 'dsocr-analyze[pdf]'" in err
+    assert re.search(r"1 PDF is not counted.*pip install 'dsocr-analyze\[pdf\]'", err, re.DOTALL)
 
 
 def test_all_other_files_are_counted_by_extension(scans, capsys):
