@@ -136,6 +136,7 @@ _AUDIO_SAMPLES: Final = 160_000
 """Ten seconds, where the config sets no length."""
 
 _OF_PICTURES: Final = ("vision_config", "vq_config", "encoder", "backbone_config")
+_OF_TEXT: Final = ("text_config", "decoder")
 _OF_SOUND: Final = ("audio_config", "audio_encoder_config", "encoder_config", "encoder")
 
 _SOUND_MASKS: Final[tuple[str, ...]] = ("feature_attention_mask", "input_features_mask")
@@ -161,10 +162,10 @@ class _Config:
         self._parts = [part for part in parts if part is not None]
 
     def part(self, names: tuple[str, ...]) -> _Config:
-        """The first of these parts, then the config itself."""
-        top = self._parts[-1]
+        """The same with the first of these parts of the config, which is last, before it."""
+        *before, top = self._parts
         found = [getattr(top, name, None) for name in names]
-        return _Config(*[each for each in found if hasattr(each, "to_dict")][:1], top)
+        return _Config(*before, *[each for each in found if hasattr(each, "to_dict")][:1], top)
 
     def first(self, *keys: str) -> Any:
         """The first value that is set."""
@@ -335,7 +336,7 @@ def ids_of(
     config: transformers.PretrainedConfig, token: int | None, count: int, *, has_picture: bool
 ) -> tuple[tuple[PlacedValue, ...], int]:
     """The ids of a prompt that are not text, among them `count` times a `token`, and its length."""
-    text = _text_config(config)
+    text = _Config(config).part(_OF_TEXT)
     if token is None:
         longest = text.number(*_LENGTHS, default=2 * _TEXT)
         tokens = _TEXT if longest >= 2 * _TEXT else max(longest // 2, 1)
@@ -362,7 +363,8 @@ def media_token(config: transformers.PretrainedConfig, inputs: Iterable[str]) ->
 
 def first_id(module: transformers.PreTrainedModel) -> int:
     """The id with which a decoder starts."""
-    config = _text_config(module.config, getattr(module, "generation_config", None))
+    generation = getattr(module, "generation_config", None)
+    config = _Config(generation, module.config).part(_OF_TEXT)
     found = (config.first(key) for key in ("decoder_start_token_id", "bos_token_id"))
     return next((each for each in found if isinstance(each, int) and each >= 0), 0)
 
@@ -375,8 +377,3 @@ def text_id(config: transformers.PretrainedConfig) -> int:
             if str(key).endswith(("token_id", "token_index")):
                 taken.update(value if isinstance(value, list) else [value])
     return next(number for number in range(len(taken) + 1) if number not in taken)
-
-
-def _text_config(config: transformers.PretrainedConfig, *before: Any) -> _Config:
-    part = getattr(config, "text_config", None) or getattr(config, "decoder", None)
-    return _Config(*before, part if hasattr(part, "to_dict") else None, config)
