@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import eq, truth
@@ -272,17 +272,12 @@ class _StandIn(ModuleType):
         return importlib.import_module(self.__name__)
 
 
-def _numbers(values: Iterable[Any]) -> list[Any] | None:
-    """Whole numbers, and lists for tuples of them; None if one is a symbol."""
-    found = list[Any]()
-    for value in values:
-        number = value
-        if type(value) is not int and type(value) is not bool:
-            number = _numbers(value) if isinstance(value, tuple | list) else None
-        if number is None:
-            return None
-        found.append(number)
-    return found
+def _numbers(value: Any) -> Any:
+    """A whole number, or a list for a tuple or list of them; None if one is a symbol."""
+    if isinstance(value, tuple | list):
+        found = [*map(_numbers, value)]
+        return None if None in found else found
+    return value if type(value) in (int, bool) else None
 
 
 _ANSWERS: Final[dict[str, dict[str, Callable[..., Any] | None]]] = {
