@@ -419,11 +419,9 @@ def _torchvision_works() -> bool:
 
 
 def _stand_in(name: str, names: tuple[str, ...]) -> ModuleType:
-    module = ModuleType(name)
-    module.__spec__ = importlib.machinery.ModuleSpec(name, loader=None, is_package=True)
-    module.__path__ = []
-    for attribute in names:
-        setattr(module, attribute, partial(_refuse, f"{name}.{attribute}"))
+    spec = importlib.machinery.ModuleSpec(name, loader=None, is_package=True)
+    module = importlib.util.module_from_spec(spec)
+    vars(module).update({each: partial(_refuse, f"{name}.{each}") for each in names})
     return module
 
 
