@@ -309,11 +309,12 @@ def test_generate_itself_takes_its_inputs_on_a_cpu(name, batch, drafts):
         assert len(generate(**given, max_new_tokens=2, do_sample=False)) == batch
 
 
-VISION = "model.visual" if IS_5 else "visual"
-TOWER = "model.vision_tower" if IS_5 else "vision_tower"
-PROJECTOR = "model.multi_modal_projector" if IS_5 else "multi_modal_projector"
-TEXT = "model" if IS_5 else "language_model"
-HEAD = "lm_head" if IS_5 else "language_model.lm_head"
+VISION, TOWER, PROJECTOR, TEXT, HEAD = (
+    ("model.visual", "model.vision_tower", "model.multi_modal_projector", "model", "lm_head")
+    if IS_5
+    else ("visual", "vision_tower", "multi_modal_projector", "language_model",
+          "language_model.lm_head")
+)  # fmt: skip
 
 
 def found(stages=None, tokens=None, expert=None, **shapes):
@@ -425,12 +426,9 @@ def test_a_model_that_runs_otherwise_needs_none(capsys):
 
 
 def test_modules_are_shown_without_stages(capsys, tmp_path):
-    for model in (
-        ["--hf-config", written(LLAMA.config, tmp_path)],
-        ["--model", tmp_path],
-    ):
-        code, out, err = run(capsys, "tree", *model)
-        said = "no pass was traced, which takes a stages file", "lm_head: Linear", "stage "
+    said = "no pass was traced, which takes a stages file", "lm_head: Linear", "stage "
+    for option, path in (("--hf-config", written(LLAMA.config, tmp_path)), ("--model", tmp_path)):
+        code, out, err = run(capsys, "tree", option, path)
         found = [each in " ".join(out.split()) for each in said]
         assert (code, err, found) == (0, "", [True, True, False])
 

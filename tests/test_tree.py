@@ -1,7 +1,6 @@
 """The module tree: nodes, folding, leaves, and the command that writes them."""
 
 import json
-import re
 import runpy
 from pathlib import Path
 
@@ -74,7 +73,8 @@ def test_a_folded_tree_is_drawn():
     text, mermaid, dot = drawing.text(), drawing.mermaid(), drawing.dot()
     assert [(each.count("[0-2] x 3"), each[-1]) for each in (text, mermaid, dot)] == [(1, "\n")] * 3
     assert mermaid.splitlines()[:2] == ["flowchart LR", '  n0["ModuleDict<br/>40 params"]']
-    assert dot.count("->") == 11
+    # An edge for each of the boxes but the first.
+    assert (mermaid.count("-->"), dot.count("->")) == (11, 11)
 
 
 def test_what_stands_twice_is_counted_and_opened_once():
@@ -184,13 +184,6 @@ def test_reference_is_folded_filtered_and_drawn(capsys):
     of_sam = {"Conv2d": 5, "GELU": 12, "LayerNorm": 24, "LayerNorm2d": 2, "Linear": 48}
     assert (leaves["sam"], leaves["decode"]) == (of_sam, {"Linear": 1})
     assert list(leaves) == ["sam", "clip", "projector", "prefill", "decode"]
-    for kind in ("mermaid", "dot"):  # an edge for each box but the first
-        drawn = shown("--depth", "2", "--no-trace", "--format", kind)
-        boxes, edges = (
-            len(re.findall(rf"^  n\d+ ?{what}", drawn, re.MULTILINE))
-            for what in (r"\[", r"--?> n\d+")
-        )
-        assert boxes == edges + 1 > 5
 
 
 @pytest.mark.exhaustive
