@@ -50,7 +50,7 @@ _LEAF_TYPES: Final[tuple[type[nn.Module], ...]] = (
 class TracedModule(NamedTuple):
     """What a traced pass recorded of one module, with FLOPs of everything below.
 
-    Shapes are the first call's, nested like its arguments and results; None for no tensor.
+    Shapes are the first call's, nested like its arguments and results.
     """
 
     calls: int = 0
@@ -94,7 +94,7 @@ class TreeNode(NamedTuple):
         label: Last part of its path; `[first-last] x count` of a run of equal siblings, for which
             the first stands.
         module: A shared parameter counts at its first place in the tree.
-        shapes: Of its own parameters, by name.
+        shapes: Of its own parameters.
         children: Those of a module that occurs twice are at its first place.
     """
 

@@ -86,7 +86,7 @@ class DescribedModel(Architecture):
     Attributes:
         prompt: None for a model that reads no tokens.
         inputs: Other inputs, by argument.
-        has_decode_table: Whether the file has a table that nothing uses since `generate` decodes.
+        has_decode_table: Whether the file has a table that only earlier versions used.
     """
 
     file: str

@@ -218,6 +218,7 @@ class ModelDirectory:
 
         Others may lie beside them, which published files do not import. Raises like `class_in`.
         """
+        # They import only each other, and `name.py` precedes a folder of that name.
         if not published.items() <= self.digests().items():
             return False
         return all(self.class_in(role)[0] in published for role in ("AutoConfig", "AutoModel"))

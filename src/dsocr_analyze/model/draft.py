@@ -93,7 +93,7 @@ def drafted(
     Args:
         directory: The model; it needs no stages file.
         model_class: Class to build; None for the config's, or else one that generates.
-        trust_remote_code: The user agreed to execute the directory's Python files, if any.
+        trust_remote_code: Whether the user agreed to execute the directory's Python files.
         on_progress: Called with what begins.
 
     Raises:

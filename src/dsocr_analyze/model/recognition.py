@@ -1,7 +1,7 @@
 """What the names in a model of transformers and its config tell: its stages, inputs and prompt.
 
-Towers and projectors are recognised by their path and class, inputs by the names of forward's
-arguments: what a processor would return for a picture or recording of the model's usual size.
+Towers and projectors are recognised by path and class, inputs by the names of forward's arguments:
+what a processor would return for a picture or recording of the model's usual size.
 """
 
 from __future__ import annotations
