@@ -13,7 +13,7 @@ import types
 import unittest
 import warnings
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,8 +24,6 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 from tracing import Calls, trace_of
-
-from dsocr_analyze.trace.record import Trace
 
 # They look at 850 draws, which are made once.
 pytestmark = [pytest.mark.exhaustive, pytest.mark.xdist_group(name="functional surface")]
@@ -243,27 +241,6 @@ class Functions(TorchFunctionMode):
 # --- draws -----------------------------------------------------------------------------------
 
 
-class Draw(NamedTuple):
-    """One call, on `meta` or on the CPU, as the witnesses and the recorder see it."""
-
-    operator: str
-    form: str
-    device: str
-    dtype: torch.dtype
-    flops: int
-    operators: Operators
-    trace: Trace
-
-    def ledger(self) -> Counter[str]:
-        """The recorder's operators."""
-        kernels = Counter(kernel.operator for kernel in self.trace.kernels)
-        return kernels + self.trace.free + self.trace.unknown
-
-    def left_out(self) -> set[str]:
-        """Operators that the witness does not see."""
-        return {"grow", *(HIDDEN_COPIES if self.operators.called else ())}
-
-
 def on(device, values):
     """The values on a device, tensors as copies: a call may write to them."""
     return _pytree.tree_map_only(
@@ -314,6 +291,7 @@ def witnessed(function, device, args, kwargs):
 
 @pytest.fixture(scope="module")
 def draws():
+    """Calls, on `meta` or on the CPU, as the witnesses and the recorder see them."""
     chance, result = random.Random(SEED), []
     with (
         warnings.catch_warnings(action="ignore"),
@@ -343,8 +321,17 @@ def draws():
             for device in ("meta", "cpu"):
                 says = witnessed(function, device, args, kwargs)
                 if says is not None:
+                    flops, seen = says
                     trace = trace_of(Calls(function), *on(device, args), **on(device, kwargs))
-                    result.append(Draw(op.formatted_name, form, device, dtype, *says, trace))
+                    kernels = Counter(kernel.operator for kernel in trace.kernels)
+                    draw = types.SimpleNamespace(
+                        operator=op.formatted_name, form=form, device=device, dtype=dtype,
+                        flops=flops, operators=seen, trace=trace,
+                        ledger=kernels + trace.free + trace.unknown,
+                        # Operators that the witness does not see.
+                        left_out={"grow", *(HIDDEN_COPIES if seen.called else ())},
+                    )  # fmt: skip
+                    result.append(draw)
                     break
     return result
 
@@ -359,7 +346,7 @@ def test_enough_is_drawn_and_few_operators_have_no_rule(draws):
     assert sum(draw.device == "meta" for draw in draws) >= 0.9 * len(draws)
     ran, unknown = (
         sum(sum(each.values()) for each in counts)
-        for counts in zip(*((draw.ledger(), draw.trace.unknown) for draw in draws), strict=True)
+        for counts in zip(*((draw.ledger, draw.trace.unknown) for draw in draws), strict=True)
     )
     assert 0 < unknown <= 0.12 * ran
 
@@ -368,8 +355,8 @@ def operators_that_ran(draw):
     if draw.operator in OTHER_OPERATORS:
         return None
     return [
-        {name: count for name, count in counts.items() if name not in draw.left_out()}
-        for counts in (draw.ledger(), draw.operators.seen)
+        {name: count for name, count in counts.items() if name not in draw.left_out}
+        for counts in (draw.ledger, draw.operators.seen)
     ]
 
 
@@ -388,7 +375,7 @@ def bytes_moved(draw):
     """An operator whose rule says otherwise goes into OTHER_BYTES."""
     if draw.operator in OTHER_OPERATORS:
         return None
-    left_out = {*OTHER_BYTES, *draw.trace.unknown, *draw.left_out()}
+    left_out = {*OTHER_BYTES, *draw.trace.unknown, *draw.left_out}
     recorded = Counter(
         (kernel.operator, kernel.work.bytes_read, kernel.work.bytes_written)
         for kernel in draw.trace.kernels
@@ -402,7 +389,7 @@ def bytes_moved(draw):
 def peak_bytes(draw):
     # What is inside an operator that is counted as called is not seen; a storage that held
     # something and grows has two memories at once.
-    if draw.operators.called or draw.operator in OTHER_OPERATORS or "grow" in draw.ledger():
+    if draw.operators.called or draw.operator in OTHER_OPERATORS or "grow" in draw.ledger:
         return None
     return draw.trace.peak.nbytes, draw.operators.peak
 
@@ -412,6 +399,10 @@ def peak_bytes(draw):
     [(operators_that_ran, 400), (matrix_flops, 100), (bytes_moved, 350), (peak_bytes, 400)],
 )
 def test_the_recorder_says_what_the_witness_sees(draws, told, least):
-    pairs = [(draw[:4], *pair) for draw in draws if (pair := told(draw)) is not None]
+    pairs = [
+        ((draw.operator, draw.form, draw.device, draw.dtype), *pair)
+        for draw in draws
+        if (pair := told(draw)) is not None
+    ]
     assert [pair for pair in pairs if pair[1] != pair[2]] == []
     assert sum(bool(seen) for *_, seen in pairs) >= least
