@@ -1,18 +1,15 @@
 """What the tests of both engines share: small models, and a page traced and composed."""
 
-import dataclasses
+from types import SimpleNamespace
 
 import torch
 from drawn_passes import directory
 from hypothesis import strategies as st
 
 from dsocr_analyze import analytic
-from dsocr_analyze.agreement import Agreement
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.figures import PageFigures
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.workload import PageWorkload
 
 PUBLISHED = ModelDirectory.read(DEFAULT.reference)
 
@@ -123,31 +120,27 @@ def decoders(draw) -> dict:
     return changes
 
 
-@dataclasses.dataclass
-class BothEngines:
-    """One page by both engines."""
-
-    session: DeepSeekOCRSession
-    workload: PageWorkload
-    traced: PageFigures
-    analytic: PageFigures
-    agreement: Agreement
-
-
 def by_both_engines(
     directory: ModelDirectory,
     *,
     dtype: torch.dtype = torch.bfloat16,
     flash: bool = False,
     **page,
-) -> BothEngines:
+) -> SimpleNamespace:
+    """A session, and a page that it plans, traces and composes."""
     how = {"dtype": str(dtype).removeprefix("torch."), "flash_attention": flash}
     session = DeepSeekOCRSession.from_directory(directory, **how)
     workload = session.plan(**page)
     traced, agreement = session.figures(workload)
     assert agreement is not None
     composed = analytic.page_figures(directory, workload, **how)
-    return BothEngines(session, workload, traced, composed, agreement)
+    return SimpleNamespace(
+        session=session,
+        workload=workload,
+        traced=traced,
+        analytic=composed,
+        agreement=agreement,
+    )
 
 
 def dimensions_of(directory: ModelDirectory):
