@@ -1172,7 +1172,6 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
             self.layer_class(config, index) for index in range(config.num_hidden_layers)
         )
         self.norm = DeepseekV2RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
         """The token embedding."""
