@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -152,7 +152,17 @@ def recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]:
 
 
 class CallRecorder(Recorder):
-    """Keeps the trace's `modules`; of equal calls that run once, the first."""
+    """Keeps the trace's `modules`; of equal calls that run once, the first.
+
+    Documents trace many models that call the same operators. So these recorders remember together
+    what a call does.
+    """
+
+    _remembered: Final[tuple[dict[Any, Any], dict[Any, Any]]] = ({}, {})
+
+    def __init__(self, model: torch.nn.Module, alike: Alike | None = None) -> None:
+        super().__init__(model, alike)
+        self._calls, self._assignments = self._remembered
 
     def _run_in_full(
         self, path: str, forward: Function, args: Arguments, kwargs: Keywords
