@@ -26,7 +26,6 @@ from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware import coefficients as records
 from dsocr_analyze.hardware import profile
 from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue, plain_name
-from dsocr_analyze.hardware.kernel_times import BEST_64, BEST_128, BY_EXPERTS, BY_TOKENS
 from dsocr_analyze.hardware.kernel_times.fitting import (
     SEED,
     MeasuredRows,
