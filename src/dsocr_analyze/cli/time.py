@@ -5,21 +5,28 @@ Or, with `--from-benchmark`, the predictions beside what was measured on a serve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dsocr_analyze.analysis import Engine
+from dsocr_analyze.analysis import Engine, check_precision
 from dsocr_analyze.analytic import ATTENTION_NAMES
-from dsocr_analyze.cli import options, page_options, printing, streams, words
-from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.cli import kept_files, options, page_options, printing, streams, words
+from dsocr_analyze.dtypes import dtype_named
+from dsocr_analyze.errors import BenchmarkError, DeviceError, WorkloadError
+from dsocr_analyze.escaping import visible
 from dsocr_analyze.report import opening, time_tables
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures import PageRequest
+    from dsocr_analyze.model.directory import ModelDirectory
     from dsocr_analyze.pictures.picture import Picture
+    from dsocr_analyze.timing.predict import TimeRequest
+    from dsocr_analyze.timing.server_benchmarks.reading import ServerBenchmark
 
 __all__ = ["time"]
 
@@ -86,10 +93,8 @@ def time(
     options.check_files(None, plot)
     compares, server = None, None
     if from_benchmark:
-        from dsocr_analyze.cli import benchmarks
-
-        found, server, version = benchmarks.measured_in(context, from_benchmark)
-        compares = partial(benchmarks.compare, context, found, version)
+        found, server, version = _measured_in(context, from_benchmark)
+        compares = partial(_compare, context, found, version)
     elif "keep" in options.given_options(context):
         raise WorkloadError(f"--keep {keep} is for --from-benchmark FILE; leave it out")
     directory = page_options.model_directory_from(
@@ -137,3 +142,120 @@ def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_a
 def _leave_out(error: DeviceError) -> None:
     # When predicting for the whole catalogue, a GPU may lack a data type or an attention kernel.
     streams.complain(f"left out: {words.in_options(str(error), error.arguments)}")
+
+
+# --- benchmarks of servers ---------------------------------------------------------------------
+
+
+_NOT_BESIDE: Final = {
+    **dict.fromkeys(
+        ("concurrency", "max_new_tokens", "new_tokens_from", "mean_new_tokens", "share_at_limit"),
+        "the file gives it",
+    ),
+    **dict.fromkeys(("offline", "price", "plot", "corrections"), "it has no effect there"),
+}
+"""Options to leave out beside a benchmark, and why."""
+
+
+def _measured_in(
+    context: typer.Context, files: Sequence[Path]
+) -> tuple[list[ServerBenchmark], str, str]:
+    """The benchmarks in some files, their server and its version.
+
+    Raises:
+        BenchmarkError: A file is no benchmark, or they differ in engine or version.
+        WorkloadError: Options contradict them.
+    """
+    from dsocr_analyze.timing.runtimes import server_named
+    from dsocr_analyze.timing.server_benchmarks import comparison
+    from dsocr_analyze.timing.server_benchmarks.reading import read_benchmarks
+
+    given, asked = options.given_options(context), context.params
+    gpus = options.gpu_names(asked["gpu"], asked["named_gpus"])
+    if len(gpus) != 1:
+        raise WorkloadError(
+            "--from-benchmark needs the one GPU that was measured, as in: dsocr-analyze time"
+            f" h100-sxm --from-benchmark FILE; {len(gpus)} are named"
+        )
+    if asked["runtime"] != "serving":
+        raise WorkloadError(
+            f"--from-benchmark is of a serving engine; leave out --runtime {asked['runtime']}"
+        )
+    if name := next((each for each in given if each in _NOT_BESIDE), None):
+        raise WorkloadError(f"leave out {given[name]} with --from-benchmark: {_NOT_BESIDE[name]}")
+    benchmarks = [each for file in files for each in read_benchmarks(file)]
+    server = asked["server"]
+    if "server" not in given:
+        server = comparison.server_of(benchmarks[0], server)
+    server = server_named(server).name
+    for each in benchmarks:
+        comparison.check_engine(each, server)
+    version, *others = dict.fromkeys(
+        comparison.version_of(each, asked["server_version"]) for each in benchmarks
+    )
+    if others:
+        raise BenchmarkError(
+            f"the benchmarks are of several versions ({', '.join([version, *others])}); give those"
+            " of one version at a time, and server_version for files that do not contain it",
+            arguments=["server_version"],
+        )
+    return benchmarks, server, version
+
+
+def _compare(
+    context: typer.Context,
+    benchmarks: Sequence[ServerBenchmark],
+    version: str,
+    request: TimeRequest,
+    directory: ModelDirectory,
+    asked: PageRequest,
+) -> None:
+    """Prints predictions on one GPU beside what was measured; keeps corrections if asked.
+
+    Raises:
+        BenchmarkError: A benchmark is of another model, or too far from its prediction.
+        OutputError: The corrections cannot be kept.
+    """
+    from dsocr_analyze.report import measured
+    from dsocr_analyze.timing.correction import Corrections
+    from dsocr_analyze.timing.page_times import TimedModel
+    from dsocr_analyze.timing.server_benchmarks import comparison
+
+    [device], [job], architecture = request.profiles, request.jobs, directory.architecture
+    check_precision(device, job.precision)
+    dtype = dtype_named(asked.dtype)
+    model = TimedModel(architecture, directory.dimensions(), dtype, False, device)
+    predictor = comparison.Predictor(model, asked.workload_of_page, job)
+    named = not {"model", "arch"}.isdisjoint(options.given_options(context))
+    notes = [comparison.check_model(each, architecture, is_given=named) for each in benchmarks]
+    when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    kept = [predictor.kept(each, version, when) for each in benchmarks]
+    known = Corrections(tuple(kept_files.kept_benchmarks()), version).with_these(kept)
+    entries = tuple(
+        predictor.entry(each, record, known, note)
+        for each, record, note in zip(benchmarks, kept, notes, strict=True)
+    )
+    is_kept = bool(context.params["keep"])
+    report = measured.BenchmarkReport(
+        schema_version=opening.SCHEMA_VERSION,
+        command="time",
+        options=options.options_used(context),
+        model=directory.source(architecture.name),
+        workload=opening.workload_document(asked.workload),
+        benchmarks=entries,
+        correction=entries[0].time.assumptions.correction,
+        kept=is_kept,
+    )
+    where = "corrections not kept"
+    if is_kept:
+        context.obj.begin_writing()
+        where = f"corrections kept in {visible(str(kept_files.keep(kept)))}"
+    doubts = [f"{each.file}: {doubt}" for each in entries for doubt in each.doubts]
+    printing.emit(context, report, printing.Said(
+        time_tables.headline(report.model, report.workload),
+        list(measured.benchmark_tables(report)),
+        [
+            printing.Lines("Notes", [*doubts, where]),
+            printing.assumptions(time_tables.time_notes(each.time for each in entries)),
+        ],
+    ))  # fmt: skip

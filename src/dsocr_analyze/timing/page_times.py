@@ -16,7 +16,6 @@ from dsocr_analyze.architectures.architecture import Architecture, ModelDimensio
 from dsocr_analyze.dtypes import FLOAT32, Dtype
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import check_features
-from dsocr_analyze.hardware.fit import fit, memory_need
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.tape import Size
 from dsocr_analyze.timing.assumptions import Assumptions
@@ -436,6 +435,8 @@ def _eager_decode(timer: PageTimer, page: PageWorkload, size: int) -> Duration:
 
 
 def _largest_batch(timer: PageTimer, page: PageWorkload) -> int:
+    from dsocr_analyze.hardware.fit import fit
+
     model = timer.model
     longest = replace(page, max_new_tokens=timer.lengths(page.max_new_tokens).longest)
     return fit(
@@ -445,6 +446,8 @@ def _largest_batch(timer: PageTimer, page: PageWorkload) -> int:
 
 
 def _memory_bytes(timer: PageTimer, page: PageWorkload, size: int) -> int:
+    from dsocr_analyze.hardware.fit import memory_need
+
     model, lengths = timer.model, timer.lengths(page.max_new_tokens)
     batch = replace(page, batch_size=size, max_new_tokens=lengths.longest)
     return memory_need(
