@@ -1,0 +1,1495 @@
+"""Predicted seconds: what they are made of, pages and throughput, lengths of outputs, refusals."""
+
+import dataclasses
+import gzip
+import heapq
+import itertools
+import math
+import random
+from collections import Counter, deque
+from fractions import Fraction
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from both_engines import (
+    LATENT,
+    PUBLISHED,
+    by_both_engines,
+    dimensions_of,
+    draw_decoder,
+    small_directory,
+)
+from command_line import run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sampling import first, sampled
+from test_server_benchmarks import kept
+
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
+from dsocr_analyze.architectures.ocr_family import served as fused
+from dsocr_analyze.architectures.ocr_family.served import FUSIONS
+from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, dtype_named
+from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
+from dsocr_analyze.hardware import device
+from dsocr_analyze.hardware.devices import Gpu
+from dsocr_analyze.hardware.profile import all_profiles
+from dsocr_analyze.kernels import Elements, Gemm, Kernel, Rows, Work, total_work
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.tape import ArrayTape
+from dsocr_analyze.timing import Interval
+from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
+from dsocr_analyze.timing.correction import Corrections, basis_of
+from dsocr_analyze.timing.eager import eager_pass, eager_step, finish_times, launched
+from dsocr_analyze.timing.kernel_seconds import (
+    HOST_ERROR,
+    UNQUANTIZED,
+    Duration,
+    KernelSeconds,
+    KindError,
+    kernel_seconds,
+    mean_step,
+    total_duration,
+)
+from dsocr_analyze.timing.length_files import read_lengths
+from dsocr_analyze.timing.page_times import ManyPages, PageTimer, TimedModel
+from dsocr_analyze.timing.predict import predict, times_of
+from dsocr_analyze.timing.runtimes import EAGER, NATIVE, SERVERS, Precision
+from dsocr_analyze.timing.serving import (
+    LoopPoint,
+    LoopTimes,
+    ServedModel,
+    closed_loop,
+    stretch_times,
+)
+from dsocr_analyze.workload import LARGEST_COUNT, ViewBatch
+
+# === durations ===
+
+GEMM = KindError("gemm.bfloat16", 0.1, False, False)
+MOVE = KindError("movement.bfloat16", 0.4, True, False)
+WHOLE = {"kinds": {GEMM: 6.0, MOVE: 2.0}, "memory": 3.0, "launches": 1.5, "host": 0.5,
+         "nbytes": 40.0, "least_compute": 4.0, "least_memory": 3.0}  # fmt: skip
+TEN = Duration(**WHOLE)
+SECONDS = st.floats(0, 10, allow_nan=False)
+PAIRS = st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=60)
+
+
+@pytest.mark.parametrize(
+    ("changes", "bound"),
+    # The compute-bound part of kernels is 8 less 3.
+    [({}, "compute"), ({"memory": 4.5}, "memory"), ({"launches": 6.0}, "launches"),
+     ({"host": 5.5}, "host")],
+)  # fmt: skip
+def test_what_fills_most_of_it_bounds_it(changes, bound):
+    assert Duration(**WHOLE | changes).bound == bound
+
+
+def test_errors_of_one_kind_add_up_and_kinds_are_independent():
+    """10 % of 6, 40 % of 2, and the host's 50 % of 2, of 10 s; more kernels are no better known."""
+    error = math.sqrt(0.6**2 + 0.8**2 + 1.0**2) / 10
+    assert [TEN.error, TEN.times(10).error] == pytest.approx([error, error])
+    assert (TEN.band().low, TEN.band().high) == pytest.approx((10 / (1 + error), 10 * (1 + error)))
+
+
+@pytest.mark.parametrize(
+    ("band", "low", "high"),
+    [
+        (Duration({KindError("x", 3, False, True): 1.0}).band(), 0.25, 4),
+        (Duration().band(), 0, 0),
+        (Duration({GEMM: 2.0}).band(7.0), 2 / 1.1 + 5, 7.2),  # seconds known besides are exact
+        (Interval.within(10.0, 0.25), 8, 12.5),
+        # Measured errors: 10 % of 2 and 30 % of 6; a duration's own, whatever else is known.
+        (Duration(host=1.0).corrected(2, 0.1).plus(Duration(host=3.0).corrected(2, 0.3)).band(),
+         8 / 1.25, 10),
+        (Duration(host=1.0).corrected(2, 0.1).times(3).band(20.0), 20 / 1.1, 22),
+        (Duration().plus(Duration(host=1.0).corrected(2, 0.1)).band(), 2 / 1.1, 2.2),
+    ],
+)  # fmt: skip
+def test_a_band_is_a_ratio_either_way(band, low, high):
+    assert (band.low, band.high) == pytest.approx((low, high))
+
+
+def test_every_part_is_multiplied_added_and_changed():
+    other = Duration({MOVE: 1.0, HOST_ERROR: 3.0}, 1.0, 2.0, 4.0, 16.0, 0.5, 0.25)
+    both = Duration({GEMM: 6.0, MOVE: 3.0, HOST_ERROR: 3.0}, 4.0, 3.5, 4.5, 56.0, 4.5, 3.25)
+    twice = Duration({GEMM: 12.0, MOVE: 4.0}, 6.0, 3.0, 1.0, 80.0, 8.0, 6.0)
+    assert (TEN.times(2), TEN.plus(other), total_duration([TEN, other])) == (twice, both, both)
+    assert (total_duration([]), Duration().seconds, TEN.seconds) == (Duration(), 0, 10)
+    many = Duration({GEMM: np.array([1.0, 2.0]), MOVE: 5.0}, np.array([0.5, 1.5]), 1.0)
+    assert many.mapped(np.max) == Duration({GEMM: 2.0, MOVE: 5.0}, 1.5, 1.0)
+
+
+def product(path, calls=1):
+    return Kernel("gemm", "linear", Gemm(1, 1, 8, 8), "bfloat16", "bfloat16",
+                  Work(macs=64, bytes_read=144, bytes_written=16), calls, path)  # fmt: skip
+
+
+def summed(path, rows=8, dtype="int64"):
+    return Kernel("reduction", "sum", Rows(rows, 4), dtype, dtype,
+                  Work(vector_flops=4 * rows, bytes_read=8), 1, path)  # fmt: skip
+
+
+def test_a_duration_of_kernels_counts_their_calls():
+    priced = KernelSeconds(
+        [product("a", calls=3), summed("b")], np.array([2.0, 1.0]), np.array([True, False]),
+        [GEMM, MOVE], np.array([160.0, 48.0]), np.array([0.75, 0.0]), np.array([1.5, 0.5]),
+    )  # fmt: skip
+    found = priced.duration(launches=0.5, host=0.25)
+    assert found == Duration({GEMM: 6.0, MOVE: 1.0}, 6.0, 0.5, 0.25, 160 * 3 + 48, 2.25, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "seconds", "mean"),
+    [
+        (100, 900, lambda cached: 2.0 + 0.25 * cached, 2 + 0.25 * 500),
+        (10, 20, {10: 1.0, 15: 2.0, 20: 9.0}.get, (1 + 4 * 2 + 9) / 6),
+        (7, 7, float, 7),
+    ],
+    ids=["steps that grow with the cache", "the middle counts four times", "a single step"],
+)
+def test_the_mean_of_steps(first, last, seconds, mean):
+    found = mean_step(lambda cached: Duration(host=seconds(cached), launches=1.0), first, last)
+    assert (found.host, found.launches) == pytest.approx((mean, 1.0))
+
+
+# --- kernels that are issued one by one, or in stretches ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("issued", "device", "ends"),
+    [
+        # The second waits for the first, the third for the host, the fourth for the third.
+        ([1, 2, 10, 11], [4, 3, 2, 5], [5, 8, 12, 17]),
+        ([1, 2, 3], [5, 5, 5], [6, 11, 16]),
+        ([10, 20, 30], [1, 2, 3], [11, 22, 33]),
+    ],
+)
+def test_a_kernel_starts_when_it_is_issued_and_the_one_before_has_ended(issued, device, ends):
+    assert finish_times(np.array(issued, float), np.array(device, float)).tolist() == ends
+
+
+@pytest.mark.exhaustive
+@given(PAIRS, SECONDS)
+def test_ends_are_those_of_a_loop_over_the_kernels(kernels, busy_until):
+    """A GPU that is busy at first delays only the first kernel."""
+    gaps, device = map(np.array, zip(*kernels, strict=True))
+    issued = np.cumsum(gaps)
+    issued[0] = max(issued[0], busy_until)
+    ends = itertools.accumulate(
+        zip(issued, device, strict=True),
+        lambda end, kernel: max(end, kernel[0]) + kernel[1],
+        initial=0.0,
+    )
+    assert finish_times(issued, device) == pytest.approx([*ends][1:], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("stretches", "seconds"),
+    [
+        # Issued at 1 and 1 + 9; the first ends at 5, the second would at 5 + 3 but for the host.
+        ([(5, 1), (3, 9)], [5, 5]),
+        # The other way round: the first ends when it is issued, the second computes after that.
+        ([(3, 9), (5, 1)], [9, 5]),
+    ],
+)
+def test_the_host_runs_ahead_while_the_gpu_computes(stretches, seconds):
+    assert list(stretch_times(stretches)) == seconds
+    (first, host), second = stretches
+    both = stretch_times([(np.array([first, first + 1]), np.array([host, host])), second])
+    assert [float(each[0]) for each in both] == seconds
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=8))
+def test_a_stretch_is_the_limit_of_ever_more_kernels_that_are_issued_evenly(parts):
+    count, longest = 500, max(map(max, parts))
+    device, host = (np.repeat(np.array(each) / count, count) for each in zip(*parts, strict=True))
+    found = finish_times(np.cumsum(host), device)[count - 1 :: count]
+    taken = list(stretch_times(parts))
+    assert found == pytest.approx(np.cumsum(taken), abs=2 * longest / count + 1e-9)
+    assert all(each >= part[0] - 1e-9 for part, each in zip(parts, taken, strict=True))
+
+
+# === the eager runtime ===
+
+HOST = dataclasses.replace(EAGER, launch_us=10.0, sync_us=20.0, step_us=500.0, sequence_us=3.0)
+DECODERS = {
+    "mixed": {},
+    "dense": {"n_routed_experts": None},
+    "grouped": {"num_attention_heads": 4, "num_key_value_heads": 2, "attention_bias": True},
+    "latent": LATENT,
+    "normalized": {"norm_topk_prob": True, "n_shared_experts": None},
+    "identity projector": {
+        "hidden_size": 256,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "projector_config": {"projector_type": "identity", "n_embed": 256},
+    },
+}
+
+
+STUB = Gpu("stub", "Stub", tensor_tflops=100, bandwidth_gb_s=1000, memory_gb=80, source="",
+           sms=100, l2_mb=50, float32_tflops=50)  # fmt: skip
+
+
+def stub_device(gemm=100e-6, movement=5e-6, attention=0.0):
+    """A GPU whose kernels of a kind take a fixed time."""
+    taken = {"gemm": gemm, "movement": movement, "attention": attention}
+
+    def seconds(kind, sizes, *_, **__):
+        return taken[kind.split("_")[-1]] * np.ones(np.broadcast(*sizes.values()).shape)
+
+    return Mock(
+        gpu=STUB, cpu=None, host=None, seconds=Mock(side_effect=seconds),
+        is_measured=Mock(return_value=False), elementwise_seconds=lambda moved, **_: 0.0 * moved,
+        is_in_l2=lambda nbytes, cold=False: np.asarray(nbytes) < (0 if cold else 40e6),
+        fitted=Mock(return_value=Mock(p90=0.2, extrapolated=False, assumed=False)),
+    )  # fmt: skip
+
+
+def microseconds(span):
+    parts = sum(span.kinds.values()), span.launches, span.host
+    return tuple(round(1e6 * float(part), 6) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("stages", "gemm", "expected"),
+    [
+        # Launched at 10, 20, 30, 40 us; four products of 100 us end at 410 us.
+        ([[product("a", calls=4)]], 100, [(400, 10, 0)]),
+        # A slow host is waited for at every launch; the fourth is at 40 us and takes 4 us.
+        ([[product("a", calls=4)]], 4, [(16, 28, 0)]),
+        # The first stage ends at 10 + 200 us, when the second one's kernels have been launched.
+        ([[product("a", calls=2)], [product("b", calls=3)]], 100, [(200, 10, 0), (300, 0, 0)]),
+        # A value that the host waits for: launched at 10 and 20 us, the product ends at 110, the
+        # sum at 115. The host has it at 135 and launches the last product at 145.
+        ([[product("a"), summed("b"), product("c")]], 100, [(205, 20, 20)]),
+        # At the end of a stage nothing is left of it to wait: the next one does.
+        ([[product("a"), summed("b")], [product("c")]], 100, [(105, 0, 10), (100, 30, 0)]),
+        # Whether an image is blank is waited for; a router's sum stays on the GPU.
+        ([[summed("model", 1, "bfloat16"), product("model.layers.0")]], 100, [(105, 20, 20)]),
+        ([[summed("model.layers.1.mlp.gate", 1, "float32"), product("model.layers.2")]], 100,
+         [(105, 15, 0)]),
+        ([[], [product("a")]], 100, [(0, 0, 0), (100, 10, 0)]),
+    ],
+)  # fmt: skip
+def test_stages_by_hand(stages, gemm, expected):
+    found = eager_pass(dict(enumerate(stages)), stub_device(1e-6 * gemm), HOST)
+    assert [microseconds(span) for span in found.values()] == expected
+
+
+def test_generate_takes_its_time_between_steps():
+    span = eager_step([product("a", calls=2)], stub_device(), HOST, sequences=4)
+    assert microseconds(span) == (200, 10, 512)
+
+
+def test_layers_are_launched_in_the_order_of_their_numbers():
+    paths = ["model.norm", "model.layers.10.mlp", "model.layers.2.mlp", "model", ""]
+    ordered = [each.path for each in launched([product(path) for path in paths])]
+    assert ordered == ["", "model", "model.layers.2.mlp", "model.layers.10.mlp", "model.norm"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("flash", [False, True], ids=["eager attention", "flash attention"])
+def test_a_trace_and_the_closed_forms_launch_the_same_and_take_the_same(name, flash):
+    page = by_both_engines(
+        small_directory(**DECODERS[name]), flash=flash, page=(1000, 700), base_size=256,
+        image_size=192,
+    )  # fmt: skip
+    traced, composed = (
+        {stage: each.kernels for stage, each in figures.stages.items()}
+        for figures in (page.traced, page.analytic)
+    )
+    in_order = {stage: launched(kernels) for stage, kernels in traced.items()}
+    assert in_order == {stage: launched(composed[stage]) for stage in traced}
+    timed = device("h100-sxm")
+    assert eager_pass(traced, timed, EAGER) == eager_pass(composed, timed, EAGER)
+    step = eager_step(traced["decode"], timed, EAGER, 1)
+    assert step == eager_step(composed["decode"], timed, EAGER, 1)
+
+
+@pytest.mark.parametrize(
+    ("directory", "flash", "kind", "cold"),
+    [
+        (PUBLISHED, True, "gemm", {True}),  # weights come from memory in every step
+        (PUBLISHED, False, "gemm", {True, False}),  # factors of attention may still lie in L2
+        (PUBLISHED, True, "attention", {True}),  # the cache comes from memory
+        (small_directory(), True, "gemm", {False}),  # L2 holds these weights whole
+    ],
+)
+def test_what_a_decode_step_finds_in_l2(directory, flash, kind, cold):
+    """50 MB of the stub's."""
+    stub, dimensions = stub_device(), dimensions_of(directory)
+    eager_step(DEFAULT.forms.step_kernels(dimensions, 1, 100, BFLOAT16, flash), stub, EAGER, 1)
+    calls = stub.seconds.call_args_list
+    assert {call.kwargs["cold"] for call in calls if call.args[0].endswith(kind)} == cold
+
+
+# === servers ===
+
+SERVED = DEFAULT.forms.served
+REFERENCE = dimensions_of(PUBLISHED)
+SMALL = dimensions_of(small_directory())
+
+
+def planned(**page):
+    sizes = {"page": (1000, 1400), "base_size": 256, "image_size": 192}
+    return DEFAULT.plan(**{**sizes, **page})
+
+
+def work_of(kernels) -> Work:
+    return total_work(kernel.total for kernel in kernels)
+
+
+def prompt(dimensions, workload, dtype=BFLOAT16, bits=16):
+    T = workload.seq_len
+    return SERVED.prompt(T, T, workload.visual_tokens, dimensions, dtype, bits)
+
+
+@st.composite
+def decoders(draw):
+    """A small decoder that is served: MHA or GQA, dense or mixed, of any depth and width."""
+    experts = draw(st.integers(2, 16))
+    mixed = st.fixed_dictionaries({
+        "n_routed_experts": st.just(experts),
+        "moe_intermediate_size": st.integers(4, 200),
+        "n_shared_experts": st.sampled_from([None, 1, 2]),
+        "num_experts_per_tok": st.integers(1, min(6, experts)),
+        "norm_topk_prob": st.booleans(),
+        "first_k_dense_replace": st.integers(0, 2),
+        "moe_layer_freq": st.sampled_from([1, 2]),
+    })  # fmt: skip
+    return draw_decoder(draw) | draw(st.just({}) | mixed)
+
+
+@settings(deadline=None, max_examples=8)
+@given(
+    decoders(), st.integers(100, 900), st.sampled_from([BFLOAT16, FLOAT16, FLOAT32]), st.booleans(),
+    st.integers(1, 9), st.integers(1, 500),
+)  # fmt: skip
+def test_a_prompt_and_a_step_do_that_of_the_model(changes, side, dtype, flash, sequences, cached):
+    """A prompt without logits of earlier positions, and both without angles.
+
+    The model works them out anew in every layer, of every sequence: a product of D/2 frequencies
+    and as many positions as there are tokens. Engines look them up.
+    """
+    dimensions, workload = dimensions_of(small_directory(**changes)), planned(page=(side, 900))
+    decoder, T = dimensions.decoder, workload.seq_len
+    angles = decoder.layers * decoder.head_dim // 2
+    logits = (T - 1) * decoder.hidden_size * decoder.vocab_size
+    own = DEFAULT.forms.compose(dimensions, workload, dtype, flash).stages["prefill"].work
+    assert work_of(prompt(dimensions, workload, dtype)).macs == own.macs - logits - angles * T
+    records = DEFAULT.forms.step_kernels(dimensions, sequences, cached, dtype, flash)
+    step = SERVED.step(sequences, cached + 1, dimensions, dtype, 16)
+    assert work_of(step).macs == work_of(records).macs - angles * sequences
+
+
+STEP = SERVED.step(1, 100, REFERENCE, BFLOAT16, 16)
+PROMPT = prompt(REFERENCE, planned())
+
+
+def test_a_step_of_the_published_model_by_hand():
+    """One token over 100 keys.
+
+    Attention: 12 x (1280 x 3840 + 1280 x 1280 + 2 x 100 x 1280) = 81 715 200.
+    Dense layer: 3 x 1280 x 6848 = 26 296 320. Eleven others: 1280 x 64 for the router,
+    3 x 1280 x 896 for each of 6 routed and 2 shared experts: 27 607 040 each.
+    Head: 1280 x 129 280 = 165 478 400.
+
+    Launches: 1 lookup, 12 layers of 7 kernels, 1 dense MLP of 3, 11 mixtures of 6, 4 at last. A
+    prompt places the features besides, in two kernels.
+    """
+    assert work_of(STEP).macs == 81_715_200 + 26_296_320 + 11 * 27_607_040 + 165_478_400
+    launches = [sum(each.calls for each in kernels) for kernels in (STEP, PROMPT)]
+    assert launches == [1 + 12 * 7 + 3 + 11 * 6 + 4, 2 + 1 + 12 * 7 + 3 + 11 * 6 + 4]
+
+
+@pytest.mark.exhaustive
+def test_vision_kernels_are_the_models_own_records():
+    for workload in (planned(), planned(page=(100, 100)), planned(crop_mode=False)):
+        composed = DEFAULT.forms.compose(REFERENCE, workload, BFLOAT16, False)
+        launched = [
+            SERVED.views(view.count, view.resolution, REFERENCE, BFLOAT16)
+            for view in workload.views
+        ]
+        for stage in ("sam", "clip", "projector"):
+            kernels = [kernel for views in launched for kernel in views[stage]]
+            assert calls_of(kernels) == calls_of(composed.stages[stage].kernels)
+            assert {kernel.stage for kernel in kernels} == {stage}
+
+
+def calls_of(kernels):
+    """How often each kernel is launched, whichever module does it."""
+    return Counter(
+        kernel._replace(calls=1, path="") for kernel in kernels for _ in range(kernel.calls)
+    )
+
+
+def test_every_operator_that_the_model_does_not_have_is_a_fusion_that_is_explained():
+    served = {kernel.operator for kernel in PROMPT + STEP}
+    composed = DEFAULT.forms.compose(REFERENCE, planned(), BFLOAT16, True)
+    own = {kernel.operator for stage in composed.stages.values() for kernel in stage.kernels}
+    assert (served - own, all(FUSIONS.values())) == (set(FUSIONS), True)
+    assert served >= UNQUANTIZED, "what stays in 16 bits is launched"
+
+
+def test_bytes_of_a_fused_norm_and_of_attention_by_hand():
+    t = ArrayTape(BFLOAT16)
+    fused.fused_add_rms_norm(t, t.input(10 * 8, BFLOAT16), 10, 8)
+    # 3 sequences, 1 query over 50 keys, 4 query heads and 2 key heads of 16, keys in 8 bits.
+    heads = dataclasses.replace(SMALL.decoder, heads=4, kv_heads=2, head_dim=16)
+    fused._attention(t, t.input(3 * heads.hidden_size, BFLOAT16), 3, 1, 50, heads, 8)
+    # Keys and values of 5 tokens, 64 elements each, from 16 to 4 bits, and their places.
+    fused._attention(t, t.input(5 * heads.hidden_size, BFLOAT16), 5, 1, 50, heads, 4)
+    norm, attention, write = (t.kernels[place].work for place in (0, 4, 8))
+    assert (norm.bytes_read, norm.bytes_written) == (2 * (10 * 8 * 2 + 8), 2 * 10 * 8 * 2)
+    assert attention.bytes_read == 3 * 4 * 16 * 2 + 2 * 3 * 2 * 50 * 16
+    assert (attention.bytes_written, attention.macs) == (3 * 4 * 16 * 2, 2 * 3 * 4 * 50 * 16)
+    assert (write.bytes_read, write.bytes_written) == (5 * 64 * 2 + 5 * 8, 5 * 64 // 2)
+
+
+def taken(kernels, shape, index):
+    """Kernels of arrays as those of one of their elements."""
+
+    def every(values):
+        return type(values)(*(int(np.broadcast_to(each, shape)[index]) for each in values))
+
+    return tuple(
+        kernel._replace(dimensions=every(kernel.dimensions), work=every(kernel.work))
+        for kernel in kernels
+    )
+
+
+def served_model(name="h100-sxm", precision=NATIVE, **changes):
+    server = dataclasses.replace(SERVERS["vllm"], **changes)
+    return ServedModel(DEFAULT, REFERENCE, BFLOAT16, device(name), server, precision)
+
+
+THREE = [1, 2, 64], [900, 100, 5000], [90, 50, 4000]
+
+
+@pytest.mark.parametrize(
+    ("kernels_of", "sizes"),
+    [
+        (lambda B, K: SERVED.step(B, K, SMALL, BFLOAT16, 8), THREE[:2]),
+        (lambda B, K: SERVED.step(B, K, SMALL, BFLOAT16, 4), ([[1, 2, 64]], [[900], [5000]])),
+        (lambda T, visual: SERVED.prompt(T, T, visual, SMALL, BFLOAT16, 16), THREE[1:]),
+    ],
+    ids=["steps", "steps that broadcast", "prompts"],
+)
+def test_kernels_of_arrays_are_those_of_each(kernels_of, sizes):
+    arrays = [*map(np.array, sizes)]
+    together, every = kernels_of(*arrays), np.broadcast_arrays(*arrays)
+    for index in np.ndindex(every[0].shape):
+        alone = kernels_of(*(int(each[index]) for each in every))
+        assert taken(together, every[0].shape, index) == alone
+
+
+def test_seconds_of_arrays_are_those_of_each():
+    model, views = served_model(chunk_tokens=512), (ViewBatch(6, 640), ViewBatch(1, 1024))
+    first, second = np.array([1, 500, 64]), np.array([100, 490, 4000])
+    together, *alone = (
+        {"step": model.step(B, K), **model.prefill(views, 9 * K, K)}
+        for B, K in ((first, second), *zip(first.tolist(), second.tolist(), strict=True))
+    )
+    for index, spans in enumerate(alone):
+        for name, span in spans.items():
+            one = together[name].mapped(lambda each, at=index: each[at] if np.ndim(each) else each)
+            assert one.bound == span.bound
+            assert [one.seconds, *one[3:-1]] == pytest.approx([span.seconds, *span[3:-1]])
+
+
+def test_the_host_works_between_steps_or_beside_them():
+    """Of 8 sequences: 600 + 8 x 13 us longer, or 90,000 + 8 x 1,000 us whatever the GPU takes."""
+    alone, longer, hidden = (
+        served_model(**{"hidden_step_us": 0.0, "hidden_sequence_us": 0.0, **figures}).step(8, 100)
+        for figures in ({}, {"step_us": 600.0, "sequence_us": 13.0},
+                        {"hidden_step_us": 9e4, "hidden_sequence_us": 1e3})
+    )  # fmt: skip
+    found = [1e6 * (longer.seconds - alone.seconds), 1e6 * hidden.seconds]
+    assert found == pytest.approx([704, 98_000])
+
+
+def test_a_long_prompt_goes_through_in_equal_chunks():
+    model = served_model(chunk_tokens=300)
+    assert [model.chunks(T) for T in (1, 300, 301, 913)] == [1, 1, 2, 4]
+    # 913 tokens in 4 chunks of 229, which see 229 x 5 / 2 keys on average.
+    attention = [each.dimensions[3:5] for each in model.prompt_kernels(913, 903)
+                 if each.operator == "paged_attention"]  # fmt: skip
+    assert attention == [(229, 573)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"use_mla": True, "kv_lora_rank": 64, "qk_rope_head_dim": 32, "qk_nope_head_dim": 48,
+          "v_head_dim": 40}, "'use_mla'"),
+        ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'rope_scaling'"),
+    ],
+)  # fmt: skip
+def test_what_is_not_served_is_named_with_a_way_out(changes, named):
+    dimensions = dimensions_of(small_directory(**changes))
+    with pytest.raises(ConfigError, match=f"{named}.*runtime eager"):
+        ServedModel(DEFAULT, dimensions, BFLOAT16, device("h100-sxm"), SERVERS["vllm"])
+
+
+def test_the_cache_and_quantized_weights_by_hand():
+    """A token: 12 layers x keys and values x 10 heads x 128 elements.
+
+    Quantized are all weights but vision, embedding, head, norms and routers, with a scale of 16
+    bits per 128: attention 12 x 4 x 1280^2, the dense layer 3 x 1280 x 6848, of each of eleven
+    others 66 experts' worth of 3 x 1280 x 896.
+    """
+    quantized = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * 66 * 3 * 1280 * 896
+    assert SERVED.quantizable_params(REFERENCE) == quantized == 2_602_844_160
+    rest = 2 * (3_336_106_240 - quantized) + 2 * quantized // 128
+    for name, cache, weights in (
+        (None, 2, 6_672_212_480), ("float8", 1, rest + quantized), ("int8", 1, rest + quantized),
+        ("int4", 0.5, rest + quantized // 2),
+    ):  # fmt: skip
+        model = served_model(precision=Precision(name, name))
+        assert (model.page_bytes(1, 1), model.weights_bytes) == (12 * 2 * 1280 * cache, weights)
+
+
+def test_bytes_of_a_step_by_hand():
+    """Two sequences over 100 keys each, in 16 bits and with weights or cache of fewer.
+
+    Routers and head keep their bytes, experts are the ones that two tokens are expected to
+    touch, and a scale of two bytes belongs to 128 weights.
+    """
+    touched = 64 * (1 - (58 / 64) ** 2)
+    quantized = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * (touched + 2) * 3 * 1280 * 896
+    records = SERVED.step(2, 100, REFERENCE, BFLOAT16, 16)
+    native = work_of(records).bytes_moved + 2 * 11 * touched * 3 * 1280 * 896
+    expected = {
+        NATIVE: native,
+        Precision("int8"): native - quantized * (2 - 1 - 1 / 64),
+        Precision("int4"): native - quantized * (2 - 0.5 - 1 / 64),
+        # 98 keys were there, one is read and written anew: 2 x 101 tokens of 12 layers.
+        Precision(cache="int8"): native - 2 * (100 + 1) * 12 * 2560,
+    }
+    found = {each: served_model(precision=each).step(2, 100).nbytes for each in expected}
+    assert found == pytest.approx(expected)
+    kinds = served_model(precision=Precision("int8", "float8")).step(2, 100).kinds
+    assert {each.kind for each in kinds} == {
+        "gemm.int8", "gemm.bfloat16", "experts.int8", "movement.bfloat16",
+        "generation_attention.float8",
+    }  # fmt: skip
+
+
+def test_an_engine_holds_no_logits_but_the_last():
+    """Weights, SAM's biases and whatever else lives then, and the inputs of an A4 page."""
+    served, page = served_model(), DEFAULT.plan(page=(1240, 1754))
+    fixed = 6_672_212_480 + 536_865_280 + 21_059_897
+    # A long prompt goes through in chunks: ids, masks and positions are longer, embeddings by
+    # those of a whole chunk.
+    longer = DEFAULT.plan(page=(1240, 1754), text_tokens=3010)
+    more = 3000 * 25 + (2048 - 913) * 1280 * 2
+    assert [served.fixed_bytes(each) for each in (page, longer)] == [fixed, fixed + more]
+
+
+# === closed loops ===
+
+
+def simulated(clients, times, pages, *, seed=0, spread=0.0):
+    """When pages end, simulated event by event, until there are so many.
+
+    The GPU takes prefill passes first, one page at a time; a pass carries every running sequence
+    `chunks` tokens further. Otherwise it takes a decode step of all running sequences.
+    """
+    draw, now, ended, running = random.Random(seed), 0.0, [], []
+    free, ready = times.workers * [0.0], deque()  # when each worker is, and each page
+
+    def send():
+        ready.append(max(now, heapq.heappop(free)) + times.prepare)
+        heapq.heappush(free, ready[-1])
+
+    for _ in range(clients):
+        send()
+    while len(ended) < pages:
+        count = len(running)
+        if ready and ready[0] <= now:
+            ready.popleft()
+            carried = times.chunks * float(times.carried[count - 1]) if count else 0.0
+            seconds, tokens = times.prefill + carried, times.chunks
+            new = [round(times.steps * (1 + spread * draw.uniform(-1, 1)))]
+        elif running:
+            seconds, tokens, new = float(times.step[count - 1]), 1, []
+        else:
+            now = ready[0]
+            continue
+        now += seconds
+        left = [sequence - tokens for sequence in running] + new
+        running = [sequence for sequence in left if sequence > 0]
+        for _ in range(len(left) - len(running)):
+            ended.append(now)
+            send()
+    return ended
+
+
+def drawn_times(random, clients):
+    """Times of a page, over orders of magnitude: which part decides differs from draw to draw."""
+
+    def between(low, high):
+        return 10 ** random.uniform(low, high)
+
+    sequences = np.arange(1, clients + 1)
+    one, growth = between(-3, -1.7), between(-3, -0.7)
+    step = one * (1 + growth * (sequences - 1))
+    carried = np.minimum(one * between(-2.5, -0.7) * sequences * min(1, 3 * growth), step)
+    steps, chunks = round(between(1, 3.2)), random.choice([0, 1, 1, 2, 3])
+    prefill = max(chunks * one, steps * one * between(-2.5, 0))
+    prepare = random.choice([0, between(-2.5, 0.3) * (prefill + steps * one / 4)])
+    workers = random.choice([1, 2, 4, 8])
+    return LoopTimes(prepare, workers, prefill, chunks, float(steps), step, carried)
+
+
+def any_times(clients):
+    return st.integers(0, 2**32).map(lambda seed: drawn_times(random.Random(seed), clients))
+
+
+def constant_times(clients, *, prepare=0.0, workers=1, prefill=0.1, chunks=1, steps=100.0):
+    """Times that do not depend on how many sequences run."""
+    every = np.ones(clients)
+    return LoopTimes(prepare, workers, prefill, chunks, steps, 0.01 * every, 0.001 * every)
+
+
+def steady(clients, times):
+    """One loop: an array of one."""
+    found = closed_loop(np.array([clients]), times)
+    return LoopPoint(*(float(part[0]) for part in found))
+
+
+# --- the simulator --------------------------------------------------------------------------------
+
+
+@sampled(
+    ("spread", "draws", "median", "ninety", "worst"),
+    # Errors: median 1.3 %, 90th percentile 4.8 %, the worst 8.4 %. Lengths that are all alike keep
+    # some draws in lockstep: 16 % at worst.
+    [(0.5, 8, 0.02, 0.06, 0.12), (0.5, 120, 0.02, 0.06, 0.12), (0.0, 40, 0.03, 0.2, 0.2),
+     (0.25, 40, 0.03, 0.2, 0.2), (1.0, 40, 0.03, 0.2, 0.2)],
+    first(1),
+)  # fmt: skip
+def test_throughput_is_that_of_a_simulation(spread, draws, median, ninety, worst):
+    drawn, errors = random.Random(2 if draws > 40 else 3), []
+    for number in range(draws):
+        clients = drawn.choice([2, 3, 4, 8, 16] if draws > 40 else [2, 4, 8])
+        times = drawn_times(drawn, clients)
+        ended = simulated(clients, times, 50 * clients, seed=number, spread=spread)
+        counted = ended[len(ended) // 4 :]  # the last three quarters
+        seconds = (counted[-1] - counted[0]) / (len(counted) - 1)
+        errors.append(abs(steady(clients, times).pages_per_second * seconds - 1))
+    found = np.percentile(errors, [50, 90, 100])
+    assert (found < [median, ninety, worst]).all(), found
+
+
+def test_the_simulator_alone_is_right_by_hand():
+    """Two clients in step: passes 3 and 3 + 1, then 4 steps of 2, one sequence a token ahead.
+
+    The first sequence has 5 tokens to go, of which the second page's pass gives one.
+    """
+    two = LoopTimes(0.0, 1, 3.0, 1, 5.0, np.array([1.0, 2.0]), np.array([1.0, 1.0]))
+    assert simulated(2, two, 1) == [3 + (3 + 1) + 4 * 2]
+
+
+# --- limits and laws ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("clients", "times", "rate", "within"),
+    [
+        *((64, constant_times(64, prepare=50.0, workers=each), each / 50, 1e-3)
+          for each in (1, 2, 4)),
+        # With a worker for every client no page waits for one.
+        *((each, constant_times(each, prepare=50.0, workers=4, prefill=1e-6, steps=0.0), each / 50,
+           1e-6) for each in (1, 2, 3, 4)),
+        # Pages of one token come at the rate of prefill passes.
+        *((each, constant_times(each, prefill=0.5, steps=0.0), 2, 1e-6)
+          for each in (1, 2, 3, 4, 16)),
+        # A page: 0.1 s, 0.001 s to carry 15 others, 85 tokens that no pass gives, in steps of 16:
+        # (100 - 15) / 16 x 0.01 s = 0.053125 s.
+        (16, constant_times(16), 1 / 0.154125, 0.02),
+    ],
+)  # fmt: skip
+def test_what_is_slow_alone_gives_the_rate(clients, times, rate, within):
+    point = steady(clients, times)
+    assert point.pages_per_second == pytest.approx(rate, rel=within)
+    if times.prepare:
+        waits = clients > times.workers
+        assert (point.first_token > 10 * times.prepare / times.workers) == waits
+        assert waits or point.first_token == pytest.approx(times.prepare + times.prefill)
+
+
+@pytest.mark.exhaustive
+@given(any_times(1))
+def test_one_client_takes_every_part_alone(times):
+    decode = times.steps * times.step[0]
+    alone = times.prepare + times.prefill + decode
+    parts = [1 / alone, times.prepare + times.prefill, decode, 1]
+    assert steady(1, times)[:4] == pytest.approx(parts, rel=1e-12, abs=1e-12 * alone)
+
+
+@pytest.mark.exhaustive
+@given(any_times(16), st.integers(1, 16))
+def test_laws_of_a_loop(times, clients):
+    """Little's law, what the parts of a page are at least, and what CPU and GPU can do at most."""
+    point = steady(clients, times)
+    rate = point.pages_per_second
+    assert rate * point.page == pytest.approx(clients, rel=1e-9)
+    assert point.first_token >= (times.prepare + times.prefill) * (1 - 1e-9)
+    assert point.decode >= 0
+    assert 1 <= point.running <= clients
+    assert rate * times.prepare <= times.workers * (1 + 1e-9)
+    # A pass carries at most the other clients' sequences, a step runs at most all of them.
+    best_step = min(times.step[n] / (n + 1) for n in range(clients))
+    others = min(
+        (times.chunks * times.carried[n - 1] if n else 0.0)
+        + max(0.0, times.steps - n * times.chunks) * best_step
+        for n in range(clients)
+    )
+    assert rate * (times.prefill + others) <= 1 + 1e-9
+
+
+@pytest.mark.exhaustive
+@settings(deadline=None, max_examples=60)
+@given(any_times(17), st.integers(1, 16), st.sampled_from(["prepare", "prefill", "step"]))
+def test_more_clients_never_get_fewer_pages_and_a_slower_part_never_more(times, clients, part):
+    rate = steady(clients, times).pages_per_second
+    slower = LoopTimes(**{**times._asdict(), part: 1.5 * getattr(times, part)})
+    assert steady(clients + 1, times).pages_per_second >= rate * (1 - 1e-3)
+    assert steady(clients, slower).pages_per_second <= rate * (1 + 1e-3)
+
+
+# --- many at once ---------------------------------------------------------------------------------
+
+
+def test_each_of_many_is_what_it_is_alone_and_as_many_run_as_others_come_by():
+    """Loops over four tables, in which 1 to 9 clients share a GPU.
+
+    The balance itself: throughput, decode steps and running sequences agree.
+    """
+    drawn, n = np.random.default_rng(7), 400
+    growth = 1 + drawn.uniform(0.001, 0.3, (4, 1)) * np.arange(9)
+    times = LoopTimes(
+        prepare=drawn.choice([0.0, 0.02, 0.4], n), workers=2,
+        prefill=drawn.uniform(0.02, 0.2, n), chunks=drawn.integers(0, 3, n),
+        steps=drawn.choice([0.0, 1.0, 30.0, 900.0], n), step=0.004 * growth,
+        carried=0.0005 * growth, table=drawn.integers(0, 4, n),
+    )  # fmt: skip
+    clients = drawn.integers(1, 10, n)
+    found = closed_loop(clients, times)
+    for row in range(0, len(clients), 40):
+        count, table = clients[row], times.table[row]
+        alone = steady(count, LoopTimes(
+            times.prepare[row], 2, times.prefill[row], times.chunks[row], times.steps[row],
+            times.step[table, :count], times.carried[table, :count],
+        ))  # fmt: skip
+        assert [part[row] for part in found] == pytest.approx([*alone], rel=1e-9, abs=1e-12)
+    others = found.pages_per_second * (clients - 1) / clients
+    assert found.running == pytest.approx(1 + others * found.decode, rel=1e-9)
+    assert found.pages_per_second * found.page == pytest.approx(clients, rel=1e-9)
+
+
+# === pages ===
+
+HOSTS = {"eager": EAGER, "serving": SERVERS["vllm"]}
+H100, A4 = device("h100-sxm"), DEFAULT.plan(page=(1240, 1754))
+CPU = dataclasses.replace(H100, cpu=SimpleNamespace(operator_us=3.0))
+"""One whose kernel times are not looked at."""
+runtimes = pytest.mark.parametrize("runtime", HOSTS)
+
+
+def with_gpu(timed=H100, **changes):
+    """A GPU of other figures, with the same coefficients."""
+    return dataclasses.replace(timed, gpu=dataclasses.replace(timed.gpu, **changes))
+
+
+def assumed(runtime="serving", tokens=100, *, lengths=None, host=None, prepare=0.01, **changes):
+    lengths = lengths or OutputLengths.fixed(tokens)
+    return Assumptions(host or HOSTS[runtime], lambda _: lengths, prepare, **changes)
+
+
+def model_of(dimensions=SMALL, timed=H100):
+    return TimedModel(DEFAULT, dimensions, BFLOAT16, False, timed)
+
+
+def predicted(assumptions, concurrency=(1,), *, page=None, **model):
+    return predict(model_of(**model), page or planned(), assumptions, concurrency)
+
+
+def loads(assumptions, *concurrency, **model):
+    return predicted(assumptions, concurrency, **model).throughput
+
+
+def spans(assumptions, *, page=None, **model):
+    """What the seconds of a page's stages are made of."""
+    return times_of(model_of(**model), page or planned(), assumptions).stages
+
+
+# === pages and throughput ===
+
+COUNTS = (1, 7, 32)
+LENGTHS = [OutputLengths.fixed(1), OutputLengths.of_counts({2: 3, 4: 1}), OutputLengths.fixed(300)]
+
+
+@runtimes
+@pytest.mark.parametrize("lengths", LENGTHS, ids=["one", "some", "many"])
+def test_laws_of_pages_and_throughput(runtime, lengths):
+    given = assumed(runtime, lengths=lengths, prepare=0.002, workers=2, price_per_hour=1.8)
+    found = predicted(given, COUNTS)
+    *prefill, step = found.stages.values()
+    first, steps = sum(stage.seconds for stage in prefill), lengths.mean - 1
+    assert list(found.stages) == list(DEFAULT.stage_names)
+    assert found.ttft_seconds == pytest.approx(0.002 + first)
+    # Steps grow with the cache.
+    assert steps == 0 or 1 - 1e-9 < found.tpot_seconds / step.seconds < 1.5
+    # One page at a time takes what a page alone takes.
+    assert found.page_seconds == found.throughput[0].page_seconds
+    for page in (found, *found.throughput):
+        seconds = page.ttft_seconds + steps * (page.tpot_seconds or 0)
+        assert page.page_seconds == pytest.approx(seconds)
+        assert (page.tpot_seconds is None) == (steps == 0)
+    for load, count in zip(found.throughput, COUNTS, strict=True):
+        rate, band, cost = load.pages_per_second, load.pages_per_second_band, load.cost_band
+        # Little's law; 1,000 pages at 0.5 a second take 2,000 s of an hour of 3,600 s.
+        figures = [load.concurrency, load.tokens_per_second, rate * load.page_seconds,
+                   load.cost_per_thousand_pages, cost.low, cost.high]  # fmt: skip
+        expected = [count, lengths.mean * rate, count, 0.5 / rate, 0.5 / band.high, 0.5 / band.low]
+        assert figures == pytest.approx(expected)
+        # What the CPU and the GPU can do.
+        assert rate * max(0.002 / 2, 0 if runtime == "eager" else first) <= 1 + 1e-9
+        assert 0 < band.low < rate < band.high or load.bound == "host"
+    assert len(found.bands) == 2 + (steps > 0)
+    for name, band in found.bands.items():
+        assert 0 < band.low < getattr(found, name) < band.high
+
+
+@runtimes
+def test_preprocessing_is_taken_as_given(runtime):
+    without, with_it = (predicted(assumed(runtime, prepare=each)) for each in (0.0, 3.0))
+    for name in ("ttft_seconds", "page_seconds"):
+        expected, found = (
+            np.array([getattr(each, name), each.bands[name].low, each.bands[name].high])
+            for each in (without, with_it)
+        )
+        assert found == pytest.approx(expected + 3)
+    [load] = loads(assumed(runtime, prepare=60.0, workers=2), 64)
+    rate, band = load.pages_per_second, load.pages_per_second_band
+    assert (load.bound, band.low, band.high, rate <= 2 / 60) == ("host", rate, rate, True)
+
+
+def test_the_cpu_bounds_what_waits_for_it():
+    """A worker prepares 15.5 pages a second; B200 could do more with that many in flight.
+
+    The GPU is never idle, since it decodes whatever runs, but pages wait for the CPU alone.
+    """
+    given = {"dimensions": REFERENCE, "timed": device("b200"), "page": A4}
+    one, many = loads(assumed(tokens=1024, prepare=0.0645), 1, 128, **given)
+    [free] = loads(assumed(tokens=1024, prepare=0.0), 128, **given)
+    assert (one.bound, many.bound, free.bound) == ("memory", "host", "memory")
+    assert many.pages_per_second == pytest.approx(1 / 0.0645)
+    assert (many.ttft_seconds > 5, free.pages_per_second > 1.3 / 0.0645) == (True, True)
+
+
+def test_a_gpu_as_fast_as_its_cpu_leaves_the_rate_uncertain_downwards():
+    """Where the GPU's capacity within its band is below the CPU's, the rate may be lower."""
+    [free] = loads(assumed(prepare=0.0), 8)
+    prepare = 1.02 / free.pages_per_second
+    [load] = loads(assumed(prepare=prepare), 8)
+    rate, band = load.pages_per_second, load.pages_per_second_band
+    assert (load.bound, band.high, rate <= 1 / prepare) == ("host", rate, True)
+    assert free.pages_per_second_band.low * 0.99 < band.low < rate
+
+
+def test_offline_all_pages_are_prepared_first():
+    """A page's share of both: of the CPU alone, then of the GPU without waiting for a CPU."""
+    [ahead] = loads(assumed(prepare=0.0), 8)
+    [load] = loads(assumed(prepare=0.06, workers=3, is_offline=True), 8)
+    seconds = 1 / ahead.pages_per_second
+    found = [1 / load.pages_per_second, load.page_seconds, load.ttft_seconds]
+    expected = [seconds + 0.02, 0.06 + 8 * seconds, 0.06 + ahead.ttft_seconds]
+    assert found == pytest.approx(expected)
+
+
+# === lengths ===
+
+
+@pytest.mark.exhaustive
+@runtimes
+def test_a_mean_between_whole_numbers_of_tokens_is_not_rounded(runtime):
+    """Six pages of one token and four of two: 0.4 steps of a page, on average."""
+    found = predicted(assumed(runtime, lengths=OutputLengths.of_counts({1: 6, 2: 4})))
+    one, two = (predicted(assumed(runtime, tokens)).page_seconds for tokens in (1, 2))
+    expected = [one + 0.4 * (two - one), two - one]
+    assert [found.page_seconds, found.tpot_seconds] == pytest.approx(expected)
+
+
+def test_a_second_eager_step_reads_one_more_key():
+    one, two = (
+        times_of(model_of(), planned(), assumed("eager", tokens)).decode.nbytes for tokens in (2, 3)
+    )
+    assert 2 * one < two < 2.01 * one
+
+
+@pytest.mark.exhaustive
+def test_a_batch_waits_for_its_longest_page_and_served_pages_do_not():
+    mixed = OutputLengths.of_counts({100: 1, 1000: 1})
+    longest = mixed.expected_longest(8)
+    rates = [
+        loads(assumed(runtime, prepare=0.0, **lengths), 8)[0].pages_per_second
+        for runtime, alike in (("eager", 1000), ("serving", 550))
+        for lengths in ({"lengths": mixed}, {"tokens": alike})
+    ]
+    assert 990 < longest < 1000
+    assert rates[0] == pytest.approx(rates[1] * 999 / (longest - 1), rel=0.01)
+    assert rates[2] == pytest.approx(rates[3], rel=0.05)
+
+
+# === memory ===
+
+
+@pytest.mark.parametrize(
+    ("devices", "owner"),
+    [([], "the GPU's"), ([H100], "the GPU's"), ([CPU], "the machine's"),
+     ([H100, CPU], "each device's")],
+)  # fmt: skip
+def test_memory_is_kept_free_on_what_computes(devices, owner):
+    said = "; ".join(assumed("eager").sentences("", devices))
+    kept_free = f"10 % of {owner} memory is kept free" in said
+    assert (kept_free, "before each batch runs" in said) == (True, True)
+
+
+@runtimes
+def test_pages_that_do_not_fit_wait_outside(runtime):
+    timed, job = with_gpu(memory_gb=1), assumed(runtime, 3)
+    largest = predicted(job, timed=timed).largest_concurrency
+    fitting, waiting = loads(job, largest, 3 * largest, timed=timed)
+    assert (fitting.fits, waiting.fits) == (True, False)
+    assert fitting.memory_bytes <= 0.9e9 < waiting.memory_bytes
+    rate, longer = fitting.pages_per_second, waiting.ttft_seconds - fitting.ttft_seconds
+    found = [waiting.pages_per_second, waiting.page_seconds, longer]
+    assert found == pytest.approx([rate, 3 * largest / rate, 2 * largest / rate])
+
+
+@runtimes
+def test_memory_is_kept_for_the_longest_page_and_more_of_it_holds_more_pages(runtime):
+    mixed, longest, less = (
+        predicted(given, timed=with_gpu(memory_gb=gb))
+        for given, gb in (
+            (assumed(runtime, lengths=OutputLengths.of_counts({1: 99, 500: 1})), 40),
+            (assumed(runtime, 500), 40),
+            (assumed(runtime, 500), 16),
+        )
+    )
+    assert 0 < less.largest_concurrency < longest.largest_concurrency == mixed.largest_concurrency
+    assert mixed.throughput[0].memory_bytes == longest.throughput[0].memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("precision", "page", "saved"),
+    [
+        # 913 tokens of prompt and 88 generated: 1,000 are cached.
+        (NATIVE, 61_440_000, 0),
+        (Precision(cache="int8"), 30_720_000, 30_720_000),
+        (Precision(cache="int4"), 15_360_000, 46_080_000),
+        # 2,602,844,160 weights: a byte, or one and a half, less, and 1/64 for scales.
+        (Precision(weights="int8"), 61_440_000, 2_602_844_160 - 40_669_440),
+        (Precision(weights="int4"), 61_440_000, 3_904_266_240 - 40_669_440),
+    ],
+)
+def test_bytes_of_another_page_and_of_fewer_bits_by_hand(precision, page, saved):
+    (native, slower), (one, many) = (
+        loads(assumed(tokens=88, precision=each), 1, 64, dimensions=REFERENCE, page=A4)
+        for each in (NATIVE, precision)
+    )
+    assert many.memory_bytes - one.memory_bytes == 63 * page
+    assert native.memory_bytes - one.memory_bytes == saved
+    assert (many.tpot_seconds < slower.tpot_seconds) == (precision != NATIVE)
+
+
+def test_a_prompt_beyond_a_chunk_reads_the_weights_again():
+    whole, cut = (
+        spans(assumed(host=dataclasses.replace(SERVERS["vllm"], chunk_tokens=tokens)),
+              dimensions=REFERENCE)
+        for tokens in (planned().seq_len, planned().seq_len - 1)
+    )  # fmt: skip
+    assert sum(cut["prefill"].kinds.values()) > 1.2 * sum(whole["prefill"].kinds.values())
+    assert [cut["sam"], cut["decode"]] == [whole["sam"], whole["decode"]]
+
+
+# === peaks ===
+
+
+@pytest.mark.exhaustive
+@settings(deadline=None, max_examples=10)
+@given(
+    st.sampled_from(["h100-sxm", "a100-80gb-sxm", "l40s", "b200", "rtx-4090"]),
+    st.sampled_from(["bandwidth_gb_s", "tensor_tflops", "float32_tflops"]),
+    st.floats(1.0, 4.0),
+    st.sampled_from(sorted(HOSTS)),
+)
+def test_more_bandwidth_or_more_flops_never_make_a_page_slower(name, figure, factor, runtime):
+    timed = device(name)
+    better = with_gpu(timed, **{figure: factor * getattr(timed.gpu, figure)})
+    one, other = (
+        loads(assumed(runtime, prepare=0.0), 1, 8, timed=each) for each in (timed, better)
+    )
+    for slower, faster in zip(one, other, strict=True):
+        assert faster.pages_per_second >= slower.pages_per_second * (1 - 1e-6)
+
+
+@pytest.mark.exhaustive
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(sorted(all_profiles())),
+    st.sampled_from(sorted(ARCHITECTURES)),
+    st.sampled_from(sorted(HOSTS)),
+    st.tuples(st.integers(50, 4000), st.integers(50, 4000)),
+    st.integers(1, 20_000),
+    st.sampled_from([None, "int8", "float8"]),
+)
+def test_no_stage_uses_more_than_all_of_the_gpu(
+    name, architecture, runtime, page, text_tokens, weights
+):
+    timed, chosen = device(name), ARCHITECTURES[architecture]
+    if runtime == "eager" or weights not in timed.gpu.weight_dtypes:
+        weights = None
+    dimensions = ModelDirectory.read(chosen.reference).dimensions()
+    model = TimedModel(chosen, dimensions, dtype_named(timed.gpu.tensor_dtype), False, timed)
+    given = assumed(runtime, precision=Precision(weights))
+    found = predict(model, chosen.plan(page=page, text_tokens=text_tokens), given)
+    for stage in found.stages.values():
+        assert (0 < stage.peak_share <= 1, 0 < stage.bandwidth_share <= 1) == (True, True)
+
+
+def test_a_steps_share_of_the_bandwidth_by_hand():
+    """A step reads attention, six routed and two shared experts, routers, head and cache.
+
+    The embedding of one token and what passes from kernel to kernel are the rest.
+    """
+    mlp = 3 * 1280 * 896
+    weights = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * (8 * mlp + 64 * 1280) + 1280 * 129_280
+    cache = 12 * (913 + 1) * 2 * 1280
+    step = predicted(assumed(), dimensions=REFERENCE, page=A4).stages["decode"]
+    moved = step.bandwidth_share * step.seconds * 3.35e12
+    assert moved == pytest.approx(2 * (weights + cache), rel=0.002)
+
+
+def test_what_l2_serves_is_no_share_of_the_bandwidth():
+    """6 MB stay in an L2 of 50 MB; 60 MB do not."""
+    add = Kernel("elementwise", "add", Elements(10**6), "bfloat16", "bfloat16",
+                 Work(bytes_read=4 * 10**6, bytes_written=2 * 10**6))  # fmt: skip
+    priced = kernel_seconds([add, add._replace(work=add.work.times(10))], H100)
+    assert priced.least_memory.tolist() == pytest.approx([0, 6e7 / 3.35e12])
+
+
+@pytest.mark.parametrize("kind", ["gemm", "movement", "generation_attention", "experts"])
+def test_coefficients_beyond_the_peak_do_not_get_there(kind):
+    given = H100.kinds[kind, "bfloat16"]
+    shares = {name: 50.0 for name in vars(given.coefficients) if "share" in name}
+    fast = dataclasses.replace(given.coefficients, **shares)
+    kinds = {**H100.kinds, (kind, "bfloat16"): dataclasses.replace(given, coefficients=fast)}
+    timed = dataclasses.replace(H100, kinds=kinds)
+    for span in spans(assumed(), dimensions=REFERENCE, page=A4, timed=timed).values():
+        assert max(span.least_compute, span.least_memory) <= span.seconds
+
+
+def test_a_server_measured_beyond_the_peak_is_at_it():
+    kinds = {KindError("x", 0, False, False): 2.0}
+    span = Duration(kinds, least_compute=0.5, least_memory=1.5).corrected(0.5, None)
+    assert (span.least_compute, span.least_memory, span.seconds) == (0.5, 1.0, 1.0)
+
+
+# === hosts, and what is said ===
+
+
+def test_an_eager_host_of_other_figures_is_eager_still():
+    faster = predicted(assumed(host=dataclasses.replace(EAGER, launch_us=4.0)))
+    assert (faster.runtime, faster.assumptions.host) == ("eager", "eager")
+    assert faster.page_seconds < predicted(assumed("eager")).page_seconds
+
+
+def test_pixels_are_copied_in_three_channels():
+    """3 * (6 * 640**2 + 1024**2) values of two bytes at 6 GB/s."""
+    host = dataclasses.replace(EAGER, pixel_bytes=2, link_gb_s=6.0)
+    views = ViewBatch(6, 640), ViewBatch(1, 1024)
+    assert host.copy_seconds(views) == pytest.approx(21_037_056 / 6e9)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_what_is_assumed_is_said(name):
+    given = assumed(
+        lengths=OutputLengths.of_counts({100: 3, 500: 1}), prepare=0.0125, host=SERVERS[name],
+        precision=Precision("int4", "float8"), workers=4, reserved=0.2,
+    )  # fmt: skip
+    found = predicted(given)
+    said = " ".join(found.assumptions.sentences)
+    words = ["200 tokens on average, 500 at most", "12.5 ms", "(given)", "4 at a time", "20 %",
+             "int4", "float8", SERVERS[name].title]  # fmt: skip
+    assert [each for each in words if each not in said] == []
+    assert (found.runtime, found.assumptions.host) == ("serving", name)
+
+
+# === many pages ===
+
+
+def uneven(limit):
+    """Some pages end early, the others at the limit: the mean is rarely a whole number."""
+    return OutputLengths.of_counts({1: 2, limit: 3}) if limit > 1 else OutputLengths.fixed(1)
+
+
+L40S = device("l40s")
+_OF_L40S = {"gpu": "l40s", "basis": basis_of(L40S, SERVERS["vllm"])}
+CORRECTIONS = Corrections((kept(0.4, 1.5, **_OF_L40S), kept(0.5, 1.3, **_OF_L40S)))
+
+
+def pages(concurrency):
+    sides = [(100, 100), (1000, 1400), (1400, 1000), (700, 2100)]
+    random, n = np.random.default_rng(7), len(concurrency)
+    return ManyPages(
+        [planned(page=each) for each in sides], random.integers(0, len(sides), n),
+        random.integers(1, 60, n), random.choice([1, 2, 7, 300], n), random.uniform(0, 0.05, n),
+        np.array(concurrency),
+    )  # fmt: skip
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("host", "dimensions", "concurrency", "changes"),
+    [
+        (EAGER, SMALL, [1, 1, 1, 2, 4, 16, 3, 1], {}),
+        (SERVERS["vllm"], SMALL, [1, 1, 1, 2, 4, 16, 3, 1], {}),
+        (SERVERS["sglang"], SMALL, [1, 1, 1, 2, 4, 16, 3, 1], {}),
+        (SERVERS["vllm"], SMALL, [1, 2, 4, 16], {"corrections": CORRECTIONS}),
+        (SERVERS["vllm"], SMALL, [1, 2, 4, 16], {"corrections": CORRECTIONS, "is_offline": True}),
+        (SERVERS["vllm"], REFERENCE, [100_000, 1], {}),  # the first does not fit
+        (SERVERS["vllm"], REFERENCE, [1, 8, 8, 1],
+         {"precision": Precision("int4", "int8"), "is_offline": True}),
+    ],
+)  # fmt: skip
+def test_each_of_many_pages_takes_what_it_takes_alone(host, dimensions, concurrency, changes):
+    model, given = model_of(dimensions, L40S), pages(concurrency)
+    job = Assumptions(host, uneven, workers=2, **changes)
+    found = PageTimer(model, job).times(given)
+    names = ("fits", "pages_per_second", "tokens_per_second", "page_seconds", "ttft_seconds",
+             "tpot_seconds")  # fmt: skip
+    for row, count in enumerate(concurrency):
+        alone = dataclasses.replace(job, preprocess_seconds=float(given.prepare[row]))
+        [load] = predict(model, given.workload(row), alone, (count,)).throughput
+        assert load.fits == (count < 100)
+        expected = [np.nan if (each := getattr(load, name)) is None else each for name in names]
+        assert [getattr(found, name)[row] for name in names] == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("new_tokens", "factor", "error"),
+    # The two differ by 25 % in the first token and by 15 % in the others.
+    [(1, (0.4 * 0.5) ** 0.5, 0.25), (100_000, (1.5 * 1.3) ** 0.5, 1.5 / 1.3 - 1)],
+)
+def test_the_work_of_corrected_pages_is_longer_in_both_parts(new_tokens, factor, error):
+    bare, corrected = (
+        PageTimer(model_of(timed=L40S), assumed(tokens=new_tokens, corrections=each)).times(
+            pages([2, 4, 16])
+        )
+        for each in (Corrections(), CORRECTIONS)
+    )
+    work, longer = (each.work(np.array([3, 1, 2])) for each in (bare, corrected))
+    ratios = [*(corrected.gpu_seconds / bare.gpu_seconds), longer.seconds / work.seconds]
+    assert ratios == pytest.approx(4 * [factor], rel=0.01)
+    assert (work.measured_error, longer.error) == (None, pytest.approx(error, rel=0.01))
+
+
+# === refusals ===
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        *(({"prepare": each}, "preprocess_ms") for each in (-0.001, float("nan"), float("inf"))),
+        ({"workers": 0}, "workers"),
+        *(({"price_per_hour": each}, "price") for each in (0.0, -1.0, float("nan"), float("inf"))),
+        *(({"reserved": each}, "reserved") for each in (1.0, -0.1, float("nan"))),
+    ],
+)
+def test_an_impossible_assumption_is_named(changes, named):
+    with pytest.raises(WorkloadError, match=named) as refused:
+        assumed(**changes)
+    assert refused.value.arguments == (named,)
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "model", "changes", "concurrency"),
+    [
+        (WorkloadError, "concurrency 0 is too small", {}, {}, (0,)),
+        (WorkloadError, "concurrency -1 is too small", {}, {}, (4, -1)),
+        (DeviceError, "bfloat16 or float16", {"dtype": FLOAT32}, {}, (1,)),
+        (DeviceError, "bfloat16 or float16", {"dtype": FLOAT32}, {"runtime": "eager"}, (1,)),
+        (DeviceError, "float16", {"device": device("t4")}, {}, (1,)),
+        (DeviceError, "float8", {"device": device("a100")}, {"precision": Precision("float8")},
+         (1,)),
+        (DeviceError, "float8", {"device": device("a100")},
+         {"precision": Precision(cache="float8")}, (1,)),
+        (DeviceError, "not predicted on a CPU; use runtime eager", {"device": CPU}, {}, (1,)),
+        (DeviceError, "a CPU has no FlashAttention-2",
+         {"device": CPU, "flash_attention": True}, {"runtime": "eager"}, (1,)),
+    ],
+)  # fmt: skip
+def test_what_is_not_predicted_is_refused(error, said, model, changes, concurrency):
+    timed = dataclasses.replace(model_of(), **model)
+    with pytest.raises(error, match=said):
+        predict(timed, planned(), assumed(**changes), concurrency)
+
+
+# === output lengths ===
+
+PAGES_BY_TOKENS = st.dictionaries(st.integers(1, 200), st.integers(1, 9), min_size=1, max_size=5)
+
+LONGEST = [
+    # A distribution, its mean, and the longest of so many pages.
+    (OutputLengths.fixed(900), 900, {1: 900, 2: 900, LARGEST_COUNT: 900}),
+    # A coin: of two throws one is 200 in 3 of 4 cases, of three in 7 of 8.
+    (OutputLengths((100, 200), (0.5, 0.5)), 150, {1: 150, 2: 175, 3: 187.5}),
+    # Three of four pages are short: both are with 9/16.
+    (OutputLengths((10, 26), (0.75, 0.25)), 14, {1: 14, 2: 10 * 9 / 16 + 26 * 7 / 16}),
+    # A die: of two throws the larger is 1 once, 2 thrice, ... 6 eleven times of 36.
+    (OutputLengths((1, 2, 3, 4, 5, 6), (1 / 6,) * 6), 3.5, {2: 161 / 36, 3: 119 / 24}),
+    # One page in 1e12, 1,000 tokens longer; a million pages have it with a millionth.
+    (
+        OutputLengths((1, 1001), (1 - 1e-12, 1e-12)),
+        1 + 1e-9,
+        {10**6: pytest.approx(1.001, abs=1e-8)},
+    ),
+    # And the other way round: the short page is so rare that 1 less its share is 1.
+    (OutputLengths((1, 1001), (1e-20, 1.0)), 1001, {1: 1001}),
+    # Some pages at the limit and the others around their mean, or none there.
+    (OutputLengths.mean_and_limit(900, 8192, 0.25), 0.25 * 8192 + 0.75 * 900, {}),
+    (OutputLengths.mean_and_limit(900.25, 8192, 0.5), 0.5 * 8192 + 0.5 * 900.25, {}),
+]
+
+
+@pytest.mark.parametrize(("lengths", "mean", "longest_of"), LONGEST)
+def test_the_longest_of_a_batch_worked_out_by_hand(lengths, mean, longest_of):
+    assert lengths.mean == pytest.approx(mean, rel=1e-14)
+    for batch, longest in longest_of.items():
+        assert pytest.approx(lengths.expected_longest(batch), rel=1e-14) == longest
+
+
+EQUAL = [
+    (OutputLengths.fixed(900), (900,), (1.0,)),
+    (OutputLengths.mean_and_limit(900, 8192, 0.25), (900, 8192), (0.75, 0.25)),
+    (OutputLengths.mean_and_limit(900.25, 8192, 0.5), (900, 901, 8192), (0.375, 0.125, 0.5)),
+    (OutputLengths.mean_and_limit(900, 8192, 0), (900,), (1.0,)),
+    (OutputLengths.mean_and_limit(8191, 8192, 0), (8191,), (1.0,)),
+    (OutputLengths.mean_and_limit(1, 2, 0.5), (1, 2), (0.5, 0.5)),
+    # Sorted, and without lengths of no page.
+    (OutputLengths.of_counts({30: 1, 10: 3, 20: 0}), (10, 30), (0.75, 0.25)),
+]
+
+
+@pytest.mark.parametrize(("made", "lengths", "shares"), EQUAL)
+def test_a_distribution_is_made_from_less(made, lengths, shares):
+    assert made == OutputLengths(lengths, shares)
+
+
+@settings(max_examples=20)
+@given(PAGES_BY_TOKENS, st.integers(1, 4))
+def test_the_longest_of_a_batch_is_that_of_all_batches_there_are(pages, batch):
+    total = Fraction(sum(pages.values()))
+    longest = sum(
+        max(drawn) * math.prod(Fraction(pages[length]) / total for length in drawn)
+        for drawn in itertools.product(pages, repeat=batch)
+    )
+    found = OutputLengths.of_counts(pages).expected_longest(batch)
+    assert found == pytest.approx(float(longest), rel=1e-12)
+
+
+@settings(max_examples=30)
+@given(PAGES_BY_TOKENS)
+def test_a_batch_of_one_has_the_mean_and_larger_ones_are_longer_up_to_the_longest(pages):
+    lengths = OutputLengths.of_counts(pages)
+    found = [lengths.expected_longest(n) for n in (1, 2, 3, 10, 100, 10_000, LARGEST_COUNT)]
+    assert found == sorted(found)
+    assert found[-1] <= lengths.longest == max(pages)
+    assert [found[0], found[-1]] == pytest.approx([lengths.mean, lengths.longest], rel=1e-9)
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(2, LARGEST_COUNT).flatmap(
+        lambda limit: st.tuples(st.floats(1, limit - 1), st.just(limit))
+    ),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_the_mean_over_all_pages_weighs_the_limit_with_its_share(mean_and_limit, share):
+    mean, limit = mean_and_limit
+    lengths = OutputLengths.mean_and_limit(mean, limit, share)
+    assert lengths.mean == pytest.approx(share * limit + (1 - share) * mean, rel=1e-9)
+    assert math.fsum(lengths.shares) == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("made", "arguments", "message"),
+    [
+        *((OutputLengths, arguments, message) for *arguments, message in (
+            ((), (), "0 lengths have 0 shares"),
+            ((1, 2), (1.0,), "2 lengths have 1 shares"),
+            ((0,), (1.0,), "a length of 0 is invalid; give a whole number from 1 to 1048576"),
+            ((-5,), (1.0,), "a length of -5"),
+            ((1.0,), (1.0,), "a length of 1.0"),
+            ((True,), (1.0,), "a length of True"),
+            ((LARGEST_COUNT + 1,), (1.0,), "a length of 1048577"),
+            ((2, 1), (0.5, 0.5), "lengths have 1 after 2"),
+            ((2, 2), (0.5, 0.5), "lengths have 2 after 2"),
+            ((1, 2), (1.0, 0.0), "a share is 0.0"),
+            ((1, 2), (1.5, -0.5), "a share is 1.5"),
+            ((1,), (math.nan,), "a share is nan"),
+            ((1, 2), (0.5, 0.4), "shares add up to 0.9"),
+            ((1, 2), (0.6, 0.5), "shares add up to 1.1"))),
+        *((OutputLengths.mean_and_limit, arguments, message) for *arguments, message in (
+            (0.5, 8192, 0.1, "mean 0.5 is out of range: .* from 1 to 8191 tokens"),
+            (8191.5, 8192, 0.1, "mean 8191.5"),
+            (math.nan, 8192, 0.1, "mean nan"),
+            (math.inf, 8192, 0.1, "mean inf"),
+            (1, 1, 0.1, "limit 1 is invalid; give a whole number from 2"),
+            (1, 8192.0, 0.1, "limit 8192.0"),
+            (1, LARGEST_COUNT + 1, 0.1, "limit 1048577"),
+            (900, 8192, -0.1, "share_at_limit -0.1"),
+            (900, 8192, 1, "share_at_limit 1 is out of range; give a number of at least 0 and"),
+            (900, 8192, math.nan, "share_at_limit nan"))),
+        *((OutputLengths.fixed(5).expected_longest, [batch], "batch .* is invalid")
+          for batch in (0, -1, 1.5, True, LARGEST_COUNT + 1)),
+        *((OutputLengths.of_counts, [counts], message) for counts, message in (
+            ({}, "no page is counted"),
+            ({5: 0}, "no page is counted"),
+            ({5: 2, 6: -1}, "-1 pages of 6 tokens"),
+            ({0: 1}, "a length of 0"))),
+    ],
+)  # fmt: skip
+def test_what_is_no_distribution_is_refused(made, arguments, message):
+    with pytest.raises(WorkloadError, match=message):
+        made(*arguments)
+
+
+# === files of lengths ===
+
+FOUR_PAGES = OutputLengths((10, 30), (0.75, 0.25))
+
+
+def written(path, content):
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        pq.write_table(content, path)
+    return path
+
+
+CSV_FILES = [
+    b"new_tokens\n10\n30\n10\n10\n",
+    b"tokens generated\n10\n30\n10\n10",
+    b"\xef\xbb\xbfnew_tokens\r\n10\r\n30\r\n\r\n10\r\n10\r\n",
+    b'page,new_tokens\n"a, b",10\nc,30.0\nd,"10"\ne, 10 \n',
+    b"new_tokens,9\n10,x\n30,y\n10,\n10,z\n",
+]
+READ = [
+    *(("lengths.csv", content, FOUR_PAGES) for content in CSV_FILES),
+    *(("lengths.csv.gz", gzip.compress(content), FOUR_PAGES) for content in CSV_FILES),
+    ("lengths", pa.table({"new_tokens": pa.array([10, 30, 10, 10], pa.int8())}), FOUR_PAGES),
+    ("lengths", pa.table({"anything": [10.0, 30.0, 10.0, 10.0]}), FOUR_PAGES),
+    ("lengths", pa.table({"new_tokens": ["10", "30", "10", "10"], "page": [1, 2, 3, 4]}),
+     FOUR_PAGES),
+    ("lengths.csv", b"new_tokens\n1048576\n", OutputLengths.fixed(LARGEST_COUNT)),
+]  # fmt: skip
+
+
+def test_a_file_has_the_column_new_tokens_or_a_single_one(tmp_path):
+    for name, content, expected in READ:
+        assert read_lengths(written(tmp_path / name, content)) == expected, content
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "is_named"),
+    [
+        ("lengths.csv", b"page,new_tokens\na,10\n", True),
+        ("lengths.parquet", pa.table({"page": ["a"], "new_tokens": [10]}), True),
+        ("only.csv", b"anything\n10\n", False),
+    ],
+)
+def test_columns_that_are_not_read_are_named(capsys, tmp_path, name, content, is_named):
+    path, found = written(tmp_path / name, content), []
+    read_lengths(path, warn=found.append)
+    said = (
+        f"columns of {str(path)!r} that are not read: 'page'; each row counts as the output of one"
+        " page"
+    )
+    assert found == is_named * [said]
+    pages = written(tmp_path / "pages.csv", b"width,height\n640,640\n")
+    for command in (("time", "l4"), ("archive", pages, "--gpu", "l4")):
+        code, _, err = run(capsys, *command, "--new-tokens-from", path, "--strict")
+        assert (code, f"warning: {said}\n" in err) == (3 * is_named, is_named)
+
+
+def test_a_file_is_read_in_parts_that_add_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("dsocr_analyze.row_files._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("dsocr_analyze.row_files._BATCH_ROWS", 300)
+    tokens = np.random.default_rng(3).integers(1, 1500, 5000)
+    lines = "".join(f"{each}\n" for each in ("new_tokens", *tokens))
+    from_csv, from_parquet = (
+        read_lengths(written(tmp_path / name, content))
+        for name, content in (("lengths.csv", lines.encode()),
+                              ("lengths.parquet", pa.table({"new_tokens": tokens})))
+    )  # fmt: skip
+    assert from_csv == from_parquet == OutputLengths.of_counts(Counter(tokens.tolist()))
+    monkeypatch.setattr("dsocr_analyze.row_files._BLOCK_BYTES", 8)
+    bad = written(tmp_path / "bad.csv", b"new_tokens\n" + b"7\n" * 50 + b"seven\n")
+    with pytest.raises(WorkloadError, match=r"row 51 of .*'seven'"):
+        read_lengths(bad)
+
+
+REFUSED = [
+    *(("lengths.csv", content, message) for content, message in (
+        (b"", "lengths.csv' as a list of output lengths: it is empty; give a Parquet or CSV file"),
+        (b"new_tokens\n", "has no rows; give a Parquet or CSV file with a column new_tokens"),
+        (b"512\n600\n",
+         "only column of .* is called '512', which is a number; start .* new_tokens"),
+        (b"a,b\n1,2\n", r"no column 'new_tokens' \(it has 'a', 'b'\)"),
+        (b"a,b,c,d,e,f,g,h,i,j\n", "'h' and 2 more"),
+        (b"new_tokens,new_tokens\n1,2\n", "2 columns 'new_tokens'; give one"),
+        (b"new_tokens\n1\nabc\nx\n", "row 2 of .*: new_tokens b?'abc' is not a whole number"),
+        (b"new_tokens\n1\n\n2\n1.5\n", "row 3 of .*1.5' is not a whole number"),
+        (b"tokens\n0\n", "row 1 of .*: new_tokens '0' is not from 1 to 1048576"),
+        (b"new_tokens\n-3\n", "'-3' is not from 1"),
+        (b"new_tokens\n1048577\n", "'1048577' is not from 1 to 1048576"),
+        (b'new_tokens\n1\n""\n', "row 2 of .*: new_tokens is missing"),
+        (b"new_tokens,page\n1,a\n,b\n", "row 2 of .*: new_tokens is missing"),
+        (b"new_tokens\n1\n2,3\n", "row 2 of .*: it has 2 values for 1 columns"),
+        (b'new_tokens\n1\n"2\n', "row 2 of .*: a quote is not closed"),
+        (b"new_tokens\n1\nx\n2,3\n", "row 2 of .*'x'"),
+        (b"new_tokens\n1\n2,3\nx\n", "row 2 of .*: it has 2 values"))),
+    *(("lengths.parquet", content, message) for content, message in (
+        (pa.table({"new_tokens": pa.array([], pa.int64())}), "has no rows"),
+        (pa.table({"a": [1], "b": [2]}), "no column 'new_tokens'"),
+        (pa.table({"new_tokens": [5, None]}), "row 2 of .*: new_tokens is missing"),
+        (pa.table({"new_tokens": [5, 6, 0]}), "row 3 of .*: new_tokens 0 is not from 1"),
+        (pa.table({"new_tokens": [5.0, 6.5]}), "row 2 of .*: new_tokens 6.5 is not a whole"),
+        (pa.table({"new_tokens": [True]}), "column 'new_tokens' holds bool; give whole numbers"),
+        (pa.table({"tokens": [[5]]}), "column 'tokens' holds list"),
+        (b"new_tokens\n1\n", "is not a Parquet file"))),
+    ("lengths.pq", b"PAR1 and nothing more", "cannot read"),
+    ("gone.csv", None, r"no list of output lengths .*gone"),
+    ("", None, r"it is a folder, .*; give a Parquet or CSV"),
+]  # fmt: skip
+
+
+def test_a_file_that_holds_no_lengths_is_refused(tmp_path):
+    for name, content, message in REFUSED:
+        path = tmp_path / name if content is None else written(tmp_path / name, content)
+        with pytest.raises(WorkloadError, match=message) as raised:
+            read_lengths(path)
+        assert "\n" not in str(raised.value), message
