@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -152,9 +154,13 @@ def test_latent_attention_is_not_served_but_runs_eagerly(capsys, runtime, expect
 
 
 @pytest.mark.exhaustive
-def test_a_plot_is_written(capsys):
-    line = "time h100 l40s --runtime eager,serving --plot load.svg"
-    assert run(capsys, *line.split())[0] == 0
+def test_a_plot_is_written_and_torch_is_not_imported():
+    code = (
+        "import sys; from dsocr_analyze.cli import main;"
+        " main('time h100 l40s --runtime eager,serving --plot load.svg'.split());"
+        " sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     text = Path("load.svg").read_text()
     assert ("pages per second" in text, ">l40s" in text) == (True, True)
 
