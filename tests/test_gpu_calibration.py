@@ -49,6 +49,7 @@ from dsocr_analyze.measuring import gpu_calibration
 from dsocr_analyze.measuring import samples as makers
 from dsocr_analyze.measuring.samples import KernelsAlone, MeasuredKernel, gpu_samples
 from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.forward import running
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds, kind_of
 from dsocr_analyze.timing.page_times import TimedModel
@@ -76,7 +77,8 @@ def key_of(each):
 def taken(samples, count=SEEN, clock=lambda *_: 1.0):
     """Kernels of the first samples, whose tensors take no memory."""
     alone = KernelsAlone(META, samples[:count], clock)
-    alone.run(math.inf, str)
+    with running(META):  # without torch's compiler, which its kernels for meta import
+        alone.run(math.inf, str)
     return alone.kernels()
 
 
@@ -200,20 +202,21 @@ def test_flops_are_those_of_the_calls(samples):
         counted.append(counter.get_total_flops())
         return 1.0
 
-    found = taken(samples, 60, clock)
+    found = taken(samples, 12, clock)
     assert len({key_of(each) for each in found}) == 7
     assert counted == [2 * each.kernel.work.macs for each in found]
 
 
 @pytest.mark.parametrize(
     ("make", "sizes", "different"),
-    [(makers._products_of, ([4], 64, 64), 64),
-     # 300 MB of copies: a matrix of 64 MiB has 5 of them.
-     (makers._products_of, ([1], 4096, 4096), 5),
+    [(makers._products_of, ([4], 32, 32), 64),
+     # A megabyte of copies: a matrix of 256 KiB has 4 of them.
+     (makers._products_of, ([1], 256, 256), 4),
      (makers._attended, ("generation_attention", 1, 2, 9, 8), 64),
      (makers._attended, ("context_attention", 1, 2, 9, 8), 1)],
 )  # fmt: skip
-def test_weights_and_caches_are_other_ones_in_every_call(make, sizes, different):
+def test_weights_and_caches_are_other_ones_in_every_call(monkeypatch, make, sizes, different):
+    monkeypatch.setattr(makers, "_COLD_BYTES", 1e6)
     made = make(*sizes, torch.float32, *[math.inf] * (make is makers._products_of))
     call = (made if isinstance(made, makers.Sample) else made[0]).call()
     assert len({tuple(call().flatten().tolist()) for _ in range(64)}) == different
@@ -242,6 +245,7 @@ def test_calls_of_half_a_millisecond_are_captured_and_repeated(monkeypatch):
     assert gpu.mock_calls[-1] == mock.call.capture_end()
 
 
+@pytest.mark.exhaustive
 def test_operators_of_generate_are_timed_where_the_model_runs_and_between(monkeypatch):
     """A clock that ticks when somebody looks: one tick in a step, one between two."""
     ticks = SimpleNamespace(perf_counter=itertools.count().__next__)
@@ -432,11 +436,11 @@ def test_what_does_not_fit_is_passed_over_and_nothing_else(samples, monkeypatch)
      (RuntimeError("no kernel\nmore"), "could not be calibrated: no kernel$")],
 )  # fmt: skip
 def test_a_calibration_keeps_its_time_and_its_share_of_memory(monkeypatch, samples, error, said):
-    """A call takes 0.25 s here; a part of the 60 is for fits, and one of the memory for CUDA."""
+    """A call takes 3 s here; a part of the 60 is for fits, and one of the memory for CUDA."""
     shares, time = [], SimpleNamespace(now=0.0, monotonic=lambda: time.now)
 
     def seconds(*_):
-        time.now += 0.25
+        time.now += 3
         return 1.0
 
     whole = properties("NVIDIA H100 80GB HBM3", sms=132, memory=85 * 10**9, capability=(9, 0))
