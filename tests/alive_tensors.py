@@ -32,16 +32,19 @@ class Alive(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         given = {self._key(value) for value in self._tensors((args, kwargs))}
         output = func(*args, **(kwargs or {}))
-        for tensor in self._tensors(output):
+        made = (each for each in self._tensors(output) if self._key(each) not in given)
+        self.note(func.overloadpacket.__name__, *made)
+        return output
+
+    def note(self, name: str, *made: torch.Tensor) -> None:
+        """Notes tensors that an operator has made."""
+        for tensor in made:
             key, storage = self._key(tensor), tensor.untyped_storage()
-            if key in given or key in self._known:
-                continue
-            if self._device not in (None, tensor.device):
+            if key in self._known or self._device not in (None, tensor.device):
                 continue
             self.nbytes += storage.nbytes()
             self._known[key] = weakref.finalize(storage, self._freed, key, storage.nbytes())
-            self.curve.append((func.overloadpacket.__name__, self.nbytes))
-        return output
+            self.curve.append((name, self.nbytes))
 
     def _freed(self, key: int, nbytes: int) -> None:
         del self._known[key]

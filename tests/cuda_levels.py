@@ -19,8 +19,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -88,35 +89,24 @@ class Witness(Alive):
         self.nbytes, self.levels = 0, []
         return self.levels
 
-    @contextlib.contextmanager
-    def blind(self) -> Iterator[None]:
-        before, self.is_blind = self.is_blind, True
-        try:
-            yield
-        finally:
-            self.is_blind = before
+    def blind(self) -> contextlib.AbstractContextManager[object]:
+        return mock.patch.object(self, "is_blind", new=True)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if self.is_blind:
-            return func(*args, **(kwargs or {}))
         given = self._tensors((args, kwargs))
-        known = {self._key(tensor) for tensor in given}
+        if not self.is_blind and not (given and all(map(self.is_on_host, given))):
+            return super().__torch_dispatch__(func, types, args, kwargs)
         output = func(*args, **(kwargs or {}))
-        made = [each for each in self._tensors(output) if self._key(each) not in known]
-        if given and all(map(self.is_on_host, given)):
-            self.put_on_host(*made)
-        self.note(func.overloadpacket.__name__, *made)
+        if not self.is_blind:
+            self.put_on_host(*self._tensors(output))
         return output
 
     def note(self, name: str, *made: torch.Tensor) -> None:
-        """Notes tensors that an operator has made."""
-        for tensor in made:
-            key, storage = self._key(tensor), tensor.untyped_storage()
-            if key in self._known or key in self._host or not storage.nbytes():
-                continue
-            self.nbytes += storage.nbytes()
-            self._known[key] = weakref.finalize(storage, self._freed, key, storage.nbytes())
-            self.levels.append(Level(self._paths[-1], name, self.nbytes))
+        before = len(self.curve)
+        super().note(
+            name, *(x for x in made if x.untyped_storage().nbytes() and not self.is_on_host(x))
+        )
+        self.levels += (Level(self._paths[-1], *each) for each in self.curve[before:])
 
     def put_on_host(self, *tensors: torch.Tensor) -> None:
         for tensor in tensors:
