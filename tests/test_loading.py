@@ -14,6 +14,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -457,33 +458,39 @@ def test_a_broken_record_trusts_nobody_and_is_named(store, checkout, text):
     assert store.read_text() == text
 
 
-def test_one_that_others_can_write_itself_or_its_folder_is_refused(store, checkout):
-    for mode in (0o622, 0o666, 0o620, 0o602):
-        store.chmod(mode)
-        assert f"chmod go-w {store}" in refusal(checkout)
-    store.chmod(0o600)
-    store.parent.chmod(0o777)
-    assert "is writable by others" in refusal(checkout)
-    store.parent.chmod(0o775)  # the folder of a user whose umask is 002
-    assert is_trusted(ModelDirectory.read(checkout))
+SPOILT = {
+    **{
+        f"{mode:o}": (partial(Path.chmod, mode=mode), "chmod go-w {store}")
+        for mode in (0o622, 0o666, 0o620, 0o602)
+    },
+    "its folder": (lambda store: store.parent.chmod(0o777), "{folder!r}, of the trust record, is "),
+    "somebody else's": (lambda store: os.chown(store, 4712, -1), "belongs to user 4712"),
+    "likewise its folder": (
+        lambda store: os.chown(store.parent, 4712, -1), "{folder!r}, of the trust record, belongs"
+    ),
+    "a link": (
+        lambda store: store.symlink_to(store.rename(store.with_name("elsewhere"))), "is a link"
+    ),
+}  # fmt: skip
 
 
-def test_somebody_elses_is_refused(store, checkout, monkeypatch):
+@pytest.mark.parametrize(("spoil", "said"), SPOILT.values(), ids=SPOILT)
+def test_one_that_others_can_change_or_that_is_a_link_is_refused_and_left_alone(
+    store, checkout, monkeypatch, spoil, said
+):
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    assert is_trusted(ModelDirectory.read(checkout))  # root's is as good as one's own
+    spoil(store)
+    before = store.lstat(), store.read_text()
+    assert said.format(store=store, folder=str(store.parent)) in refusal(checkout)
+    assert (store.lstat(), store.read_text()) == before
+
+
+def test_its_folder_may_be_the_users_own_and_its_groups(store, checkout, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     os.chown(store.parent, 4711, -1)
-    assert is_trusted(ModelDirectory.read(checkout))  # root's is as good as one's own
-    os.chown(store, 4712, -1)
-    assert "belongs to user 4712" in refusal(checkout)
-    os.chown(store.parent, 4712, -1)
-    assert repr(str(store.parent)) in refusal(checkout)
-
-
-def test_a_link_is_refused_and_left_alone(store, checkout, tmp_path):
-    elsewhere = store.rename(tmp_path / "elsewhere.json")
-    before = elsewhere.read_text()
-    store.symlink_to(elsewhere)
-    assert "is a link" in refusal(checkout)
-    assert (store.is_symlink(), elsewhere.read_text()) == (True, before)
+    store.parent.chmod(0o775)  # of a user whose umask is 002
+    assert is_trusted(ModelDirectory.read(checkout))
 
 
 def test_a_record_that_cannot_be_written_is_named(checkout, config_home):
