@@ -36,7 +36,6 @@ from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.loading import building, import_file, importable, load_model
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import ledger_of
-from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 META, CPU = torch.device("meta"), torch.device("cpu")
 REFERENCE = UNLIMITED_OCR.reference
@@ -72,22 +71,6 @@ def load(path, sliding_window, **options):
 
 def traced(model, workload, **options):
     return trace_passes(model, workload, UNLIMITED_OCR, **options)
-
-
-def workload(views, visual_tokens, text_tokens, *, base_size, grid=(1, 1), batch_size=1):
-    """A page as the model is called with it; only its views and lengths matter here."""
-    return PageWorkload(
-        page=(1000, 1000),
-        base_size=base_size,
-        image_size=views[0].resolution,
-        crop_mode=len(views) == 2,
-        grid=grid,
-        views=views,
-        visual_tokens=visual_tokens,
-        text_tokens=text_tokens,
-        batch_size=batch_size,
-        max_new_tokens=1,
-    )
 
 
 # ---------------------------------------------------------------------------------- decoders alone
@@ -367,7 +350,8 @@ def test_the_window_is_off_unless_it_is_asked_for():
 # --------------------------------------------------------------------------------- as it is traced
 
 
-PAGE = workload((ViewBatch(1, 128),), 7, 3, base_size=128)
+SQUARE = {"page": (9, 9), "crop_mode": False, "image_size": 128}
+PAGE = UNLIMITED_OCR.plan(**SQUARE, text_tokens=3)
 WHOLE = {
     "num_hidden_layers": 2, "intermediate_size": 64, "moe_intermediate_size": 32,
     "n_routed_experts": 4, "num_experts_per_tok": 2, "vocab_size": 64,
@@ -423,16 +407,9 @@ DIRECTORIES = [
 
 
 def workload_of(golden):
-    columns, rows = golden["grid"]
-    whole = golden["base_size"] if golden["crop_mode"] else golden["image_size"]
-    local = (ViewBatch(columns * rows, golden["image_size"]),) if columns * rows > 1 else ()
-    return workload(
-        (*local, ViewBatch(golden["pages"], whole)),
-        golden["visual_tokens"],
-        golden["text_tokens"],
-        base_size=golden["base_size"],
-        grid=(columns, rows),
-    )
+    keys = ("base_size", "image_size", "crop_mode", "text_tokens")
+    sizes = {key: golden[key] for key in keys}
+    return UNLIMITED_OCR.plan(page=golden["page"], prompt_pages=golden["pages"], **sizes)
 
 
 def recorded(golden):
@@ -463,7 +440,7 @@ def test_the_outside_witness_counts_what_was_recorded(path, golden):
     for window, rows in recorded(golden):
         model = load(path, window)
         counts, cache = witnessed(
-            model, lambda: DEFAULT.prefill_inputs(META, torch.bfloat16, page), DynamicCache()
+            model, lambda: UNLIMITED_OCR.prefill_inputs(META, torch.bfloat16, page), DynamicCache()
         )
         assert counts == (golden["matrix_flops"]["total"], golden["matrix_flops"]["lm_head"])
         for row in rows:
@@ -471,7 +448,7 @@ def test_the_outside_witness_counts_what_was_recorded(path, golden):
             found = UNLIMITED_OCR.decode_cache(cache, step)
             assert found.get_seq_length() == row["cache_before"]
             counts, after = witnessed(
-                model, lambda at=step.position: DEFAULT.decode_inputs(META, page, at), found
+                model, lambda at=step.position: UNLIMITED_OCR.decode_inputs(META, page, at), found
             )
             assert counts == (row["total"], row["lm_head"])
             assert after.get_seq_length() == row["cache_after"] == step.keys
@@ -522,18 +499,20 @@ def layout(model):
 def page_of(draw):
     """A cut page, a whole one, or several in one prompt, of small views."""
     side, tile = draw.choice([(192, 128), (256, 64), (128, 128)])
-    g, q = side // 64, tile // 64
-    kind = draw.choice(["cut", "whole", "pages"])
-    batch = 1 if kind == "pages" else draw.randint(1, 2)
-    text = draw.randint(1, 30)
-    if kind == "cut":
-        columns, rows = draw.choice([(2, 1), (1, 3), (3, 4), (2, 5), (16, 2), (1, 32)])
-        views = (ViewBatch(columns * rows, tile), ViewBatch(1, side))
-        visual = (q * columns + 1) * q * rows + g * (g + 1) + 1
-        return workload(views, visual, text, base_size=side, grid=(columns, rows), batch_size=batch)
-    pages = draw.randint(2, 4) if kind == "pages" else 1
-    views = (ViewBatch(pages, side),)
-    return workload(views, pages * (g * (g + 1) + 1), text, base_size=side, batch_size=batch)
+    columns, rows = draw.choice([(2, 1), (1, 3), (3, 4), (2, 5), (16, 2), (1, 32)])
+    page = draw.choice(
+        [
+            {
+                "page": (640 * columns, 640 * rows), "base_size": side, "image_size": tile,
+                "batch_size": draw.randint(1, 2),
+            },
+            {**SQUARE, "image_size": side, "batch_size": draw.randint(1, 2)},
+            {**SQUARE, "image_size": side, "prompt_pages": draw.randint(2, 4)},
+        ]
+    )  # fmt: skip
+    workload = UNLIMITED_OCR.plan(**page, text_tokens=draw.randint(1, 30))
+    assert workload.grid in ((1, 1), (columns, rows))
+    return workload
 
 
 def config_of(draw):
@@ -595,10 +574,10 @@ class TestVendor:
         models[1].load_state_dict(drawn(models[0]).state_dict(), assign=True)
         generator = torch.Generator().manual_seed(1)
         for page in (
-            workload((ViewBatch(3, 128),), 3 * 7, 4, base_size=128),
-            workload((ViewBatch(2, 64), ViewBatch(1, 128)), 3 + 7, 4, base_size=128, grid=(2, 1)),
+            UNLIMITED_OCR.plan(**SQUARE, prompt_pages=3, text_tokens=4),
+            UNLIMITED_OCR.plan(page=(1280, 640), base_size=128, image_size=64, text_tokens=4),
         ):
-            inputs = DEFAULT.prefill_inputs(CPU, torch.float32, page)
+            inputs = UNLIMITED_OCR.prefill_inputs(CPU, torch.float32, page)
             noise = [torch.rand(v.shape, generator=generator) for v in inputs["images"][0]]
             crops, _ = inputs["images"][0]
             inputs["images"] = [(noise[0] if crops.any() else crops, noise[1])]
@@ -609,7 +588,7 @@ class TestVendor:
                     logits = [model(**inputs, past_key_values=cache).logits]
                     for number in range(1, 9):
                         step = CacheStep(page.seq_len, number, 3)
-                        arguments = DEFAULT.decode_inputs(CPU, page, step.position)
+                        arguments = UNLIMITED_OCR.decode_inputs(CPU, page, step.position)
                         arguments["input_ids"] += number
                         logits.append(model(**arguments, past_key_values=cache).logits)
                         assert cache.get_seq_length() == step.keys
@@ -644,8 +623,10 @@ class TestVendor:
             model = load(path, window, config=config)
             curves, cache = [], DynamicCache()
             with running(META):
-                calls = [DEFAULT.prefill_inputs(META, model.dtype, page)]
-                calls += [DEFAULT.decode_inputs(META, page, page.seq_len + i) for i in range(5)]
+                calls = [UNLIMITED_OCR.prefill_inputs(META, model.dtype, page)]
+                calls += [
+                    UNLIMITED_OCR.decode_inputs(META, page, page.seq_len + i) for i in range(5)
+                ]
                 for arguments in calls:
                     with Alive() as alive:
                         model.module(**arguments, past_key_values=cache)
