@@ -292,9 +292,9 @@ SAID = [
     ("--mode tiny,base --page-text-tokens 4000,10000", 0, [
         "for 10,000 text tokens only what the context leaves: 8,110 in tiny, 7,910 in base",
         "base 4,000 283 1.479 T 6.645 T 263.1 MB", "base 7,910 of 10,000 283"], []),
-    ("", 0, [
+    ("--mode tiny,base", 0, [
         "96.5 % at 10.5x", "none for this mode", "Fox", "arXiv:2510.18234v1"], []),
-    ("--page a4@100 --minimum-dpi 150", 1, ["With at least 150 dpi: no mode"], []),
+    ("--mode gundam --page a4@100 --minimum-dpi 150", 1, ["With at least 150 dpi: no mode"], []),
     ("--mode base --gpu l4 --page-text-tokens 100,200", 0, ["Predicted seconds"],
                 ["every page generates"]),
     ("--mode base --gpu l4 --page-text-tokens 100,200 --max-new-tokens 7", 0,

@@ -644,6 +644,12 @@ def written(github):
 
 REFUSED = (1, [])
 NEW, OLD = "/repos/us/model/issues/5/comments", "/repos/us/model/issues/comments/3"
+COMMENTS = [
+    {"id": 1, "user": {"login": "them"}, "body": comment.MARKER},
+    {"id": 2, "user": {"login": comment.AUTHOR}, "body": f"see {comment.MARKER}"},
+    {"id": 3, "user": {"login": comment.AUTHOR}, "body": f"{comment.MARKER}\nold"},
+]
+"""Those of somebody else, of another kind, and of an earlier check, which alone is replaced."""
 
 
 def test_it_goes_to_the_pull_request_of_the_event(github):
@@ -664,6 +670,8 @@ def test_it_goes_to_the_pull_request_of_the_event(github):
     ("served", "event", "answer"),
     [
         ({"/pulls": b"[]"}, "workflow_run", (0, [])),
+        ({"/issues/5/comments": json.dumps(COMMENTS).encode()}, "workflow_run",
+         (0, [("PATCH", OLD)])),
         ({"/actions/artifacts/3/zip": b""}, "workflow_run", REFUSED),
         ({"/actions/artifacts/3/zip": b"PK"}, "workflow_run", REFUSED),
         ({"/actions/artifacts/3/zip": archive("x", name="../check.md")}, "workflow_run", REFUSED),
@@ -673,24 +681,13 @@ def test_it_goes_to_the_pull_request_of_the_event(github):
         ({}, "pull_request_target", REFUSED),
     ],
 )  # fmt: skip
-def test_without_a_pull_request_an_artifact_or_the_event_nothing_is_written(
+def test_an_earlier_comment_is_replaced_and_without_an_artifact_or_the_event_nothing_is_written(
     github, monkeypatch, capsys, served, event, answer
 ):
     github.answers |= served
     monkeypatch.setenv("GITHUB_EVENT_NAME", event)
-    assert (comment.main(), written(github)) == answer
+    assert (comment.main(), [each[:2] for each in written(github)]) == answer
     assert ("no comment" in capsys.readouterr().err) == (answer is REFUSED)
-
-
-def test_an_earlier_comment_of_ours_is_replaced_and_nobody_elses(github):
-    comments = [
-        {"id": 1, "user": {"login": "them"}, "body": comment.MARKER},
-        {"id": 2, "user": {"login": comment.AUTHOR}, "body": f"see {comment.MARKER}"},
-        {"id": 3, "user": {"login": comment.AUTHOR}, "body": f"{comment.MARKER}\nold"},
-    ]
-    github.answers["/issues/5/comments"] = json.dumps(comments).encode()
-    assert comment.main() == 0
-    assert [each[:2] for each in written(github)] == [("PATCH", OLD)]
 
 
 @pytest.mark.parametrize(
