@@ -42,7 +42,7 @@ CATALOG = "<< /Type /Catalog /Pages 2 0 R >>"
 
 # PDFs that take far more time or memory to read than their few bytes suggest -------------------
 
-PAGE = b"<</Type/Page/MediaBox[0 0 72 72]>>"
+ROOT, PAGE = b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Page/MediaBox[0 0 72 72]>>"
 
 
 def _stream(values: str, content: bytes) -> bytes:
@@ -65,7 +65,7 @@ def _pdf(objects: dict[int, bytes], inside: dict[int, tuple[int, int]], trailer:
 
 def _tree(pages: int) -> dict[int, bytes]:
     kids = b" ".join(b"%d 0 R" % number for number in range(10, 10 + pages))
-    return {1: b"<</Type/Catalog/Pages 2 0 R>>", 2: b"<</Type/Pages/Kids[%s]>>" % kids}
+    return {1: ROOT, 2: b"<</Type/Pages/Kids[%s]>>" % kids}
 
 
 def _streams(pages: int, of_page: Callable[[int], tuple[bytes, bytes]]) -> bytes:
@@ -105,39 +105,9 @@ def _many_filters() -> bytes:
     return _page_of("/Filter[" + "/FlateDecode" * 12 + "]", content)
 
 
-def _giant_predictor() -> bytes:
-    columns = 240_000
-    rows = zlib.compress((b"\4" + bytes(columns)) * 130, 9)
-    return _page_of(f"/Filter/FlateDecode/DecodeParms<</Predictor 15/Columns {columns}>>", rows)
-
-
-def _run_lengths() -> bytes:
-    return _page_of("/Filter[/FlateDecode/RunLengthDecode]", zlib.compress(b"\x81 " * 1_000_000, 9))
-
-
-def _huge_table() -> bytes:
-    """A cross-reference stream of millions of objects."""
-    rows = zlib.compress(bytes(9) * 3_500_000, 9)
-    table = _stream("/Type/XRef/Size 3500000/W[1 4 4]/Root 1 0 R/Filter/FlateDecode", rows)
-    return b"%PDF-1.7\n1 0 obj\n" + table + b"\nendobj\nstartxref\n9\n%%EOF"
-
-
-def _nested(opening: bytes, closing: bytes) -> bytes:
-    deep = opening * 200_000 + closing * 200_000
-    return _pdf(_tree(1) | {10: b"<</MediaBox " + deep + b">>"}, {})
-
-
-def _loops() -> bytes:
-    group = b"<</Type/Pages/Kids[" + b"2 0 R 3 0 R " * 2000 + b"]>>"
-    return _pdf({1: b"<</Type/Catalog/Pages 2 0 R>>", 2: group, 3: group}, {})
-
-
-def _broad_tree() -> bytes:
-    """Groups within groups, a thousand each, without a page."""
-    groups = {
-        number: b"<</Kids[" + b"%d 0 R " % (number + 1) * 1000 + b"]>>" for number in range(2, 60)
-    }
-    return _pdf({1: b"<</Type/Catalog/Pages 2 0 R>>", **groups, 60: b"<</Kids[]>>"}, {})
+def _boxed(box: bytes) -> bytes:
+    """A page with this for a box."""
+    return _pdf(_tree(1) | {10: b"<</MediaBox " + box + b">>"}, {})
 
 
 def _encrypted() -> bytes:
@@ -170,13 +140,32 @@ HOSTILE_PDFS = {
        )},
     "object streams of objects": lambda: _streams(10, _among_others),
     "many filters": _many_filters,
-    "giant predictor": _giant_predictor,
-    "run lengths": _run_lengths,
-    "huge cross-reference stream": _huge_table,
-    "deep arrays": lambda: _nested(b"[", b"]"),
-    "deep dictionaries": lambda: _nested(b"<</A", b">>"),
-    "loops": _loops,
-    "broad tree": _broad_tree,
+    "giant predictor": lambda: _page_of(
+        "/Filter/FlateDecode/DecodeParms<</Predictor 15/Columns 240000>>",
+        zlib.compress((b"\4" + bytes(240_000)) * 130, 9),
+    ),
+    "run lengths": lambda: _page_of(
+        "/Filter[/FlateDecode/RunLengthDecode]", zlib.compress(b"\x81 " * 1_000_000, 9)
+    ),
+    "huge cross-reference stream": lambda: (
+        b"%%PDF-1.7\n1 0 obj\n%s\nendobj\nstartxref\n9\n%%%%EOF"
+        % _stream("/Type/XRef/Size 3500000/W[1 4 4]/Root 1 0 R/Filter/FlateDecode",
+                  zlib.compress(bytes(9) * 3_500_000, 9))
+    ),
+    "deep arrays": lambda: _boxed(b"[" * 200_000 + b"]" * 200_000),
+    "deep dictionaries": lambda: _boxed(b"<</A" * 200_000 + b">>" * 200_000),
+    "loops": lambda: _pdf(
+        {1: ROOT, **dict.fromkeys(
+            (2, 3), b"<</Type/Pages/Kids[" + b"2 0 R 3 0 R " * 2000 + b"]>>")},
+        {},
+    ),
+    "broad tree": lambda: _pdf(
+        {1: ROOT,
+         **{number: b"<</Kids[" + b"%d 0 R " % (number + 1) * 1000 + b"]>>"
+            for number in range(2, 60)},
+         60: b"<</Kids[]>>"},
+        {},
+    ),
     "encrypted": _encrypted,
     "earlier tables": lambda: _earlier_tables(1500),
 }  # fmt: skip
