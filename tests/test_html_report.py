@@ -4,10 +4,7 @@ import base64
 import importlib.util
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from functools import partial
 
 import msgspec
 import pytest
@@ -16,6 +13,7 @@ from browser import chromium, need, wait_for
 from command_line import run
 from hand_built import AGREEMENT, CREATED, FIGURES, compared
 
+from dsocr_analyze.cli import main
 from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.report.comparison import compare
@@ -38,15 +36,8 @@ KEYS = {"tab": "\ue004", "enter": "\ue007", "escape": "\ue00c", "left": "\ue012"
 HOSTILE = "</script><img src=x onerror=window.attacked=1><b>\u2028&lt;i&gt;\"'`%{x}"
 SHOWN = HOSTILE.replace("\u2028", r"\u2028")
 """What acts on text without being seen is shown as an escape."""
-GPUS = ("h100-sxm", "l4")
 SMALL = build_report(FIGURES, None, CREATED)
 ROOFS = roofs_of(all_profiles().values(), "bfloat16")
-
-
-def by_command(*arguments) -> str:
-    """What a command prints, as a process of its own."""
-    command = [sys.executable, "-m", "dsocr_analyze", *map(str, arguments)]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +46,24 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("pages")
 
 
+def written_by(page, *arguments):
+    """The page of a command and the JSON that it writes into the file named last."""
+    assert main([*arguments, f"{page}.json", "--html", str(page)]) == 0
+    return page, json.loads(page.with_name(f"{page.name}.json").read_text())
+
+
 @pytest.fixture(scope="module")
 def full(folder):
-    """The page and the JSON of a traced run of the built-in reference, by the command line."""
-    by_command("-q", "--gpu", ",".join(GPUS), "--runtime", "serving", "--concurrency", "1,4",
-               "--output", folder / "out", "--html", folder / "full.html")  # fmt: skip
-    return folder / "full.html", json.loads((folder / "out" / "static_compute.json").read_text())
+    """The page and the JSON of a traced run of the built-in reference."""
+    return written_by(folder / "full.html", "-q", "--gpu", "h100-sxm,l4", "--runtime", "serving",
+                      "--concurrency", "1,4", "--json")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def beside(folder):
     """The page and the JSON of a comparison."""
-    printed = by_command("compare", "tiny", "base", "gundam", "--gpu", "h100-sxm",
-                         "--format", "json", "--html", folder / "compare.html")  # fmt: skip
-    return folder / "compare.html", json.loads(printed)
+    return written_by(folder / "compare.html", "compare", "tiny", "base", "gundam", "--gpu",
+                      "h100-sxm", "--format", "json", "--output")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +75,17 @@ def browser(tmp_path_factory):
 @pytest.fixture
 def show(browser):
     """Opens a page and waits for all its charts; it may load nothing and complain of nothing."""
-    yield partial(opened, browser)
+
+    def opened(path, width=1400):
+        size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.get(path.as_uri())
+        ready = "performance.getEntriesByName('charts-ready').length"
+        assert wait_for(lambda: js(browser, ready)), browser.get_log("browser")
+        return browser
+
+    yield opened
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     assert js(browser, "performance.getEntriesByType('resource').length") == 0
     assert browser.get_log("browser") == []
 
@@ -88,17 +93,6 @@ def show(browser):
 @pytest.fixture
 def page(full, show):
     return show(full[0])
-
-
-def opened(browser, path, width=1400):
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False},
-    )
-    browser.get(path.as_uri())
-    ready = "performance.getEntriesByName('charts-ready').length"
-    assert wait_for(lambda: js(browser, ready)), browser.get_log("browser")
-    return browser
 
 
 def js(browser, expression, *arguments):
@@ -120,10 +114,6 @@ def drawn(browser, chart, *keys):
 def one(browser, selector):
     [element] = browser.find_elements("css selector", selector)
     return element
-
-
-def heading_of(browser):
-    return one(browser, "#modules-heading").text
 
 
 def crumbs(browser):
@@ -152,7 +142,8 @@ def type_key(browser, name):
     browser.switch_to.active_element.send_keys(KEYS[name])
 
 
-def written(path, contents):
+def written(folder, contents):
+    path = folder / "written.html"
     path.write_text(render_html(contents), encoding="utf-8")
     return path
 
@@ -271,14 +262,13 @@ TABLES = {
 class TestNumbers:
     """What can be read off the page is what the JSON holds, to the last digit."""
 
-    @pytest.mark.parametrize("table", TABLES)
-    def test_tables(self, page, full, table):
-        columns, expected = TABLES[table]
+    def test_tables(self, page, full):
         choose(page, "#roofline-gpu", "l4")
-        if page.find_elements("css selector", f"#{table}-rows"):
-            choose(page, f"#{table}-rows", "Infinity")
-        shown = [[row[column] for column in columns] for row in cells(page, table)]
-        assert sorted(shown) == sorted(expected(full[1]))
+        for select in each_of(page, "select[id$=table-rows]", "it.id"):
+            choose(page, f"#{select}", "Infinity")
+        for table, (columns, expected) in TABLES.items():
+            shown = [[row[column] for column in columns] for row in cells(page, table)]
+            assert sorted(shown) == sorted(expected(full[1])), table
 
     def test_cards(self, page, full):
         total, memory = full[1]["total"], full[1]["memory"]
@@ -292,17 +282,15 @@ class TestNumbers:
         assert one(page, "#ledger").get_attribute("open") is None
         assert one(page, "#time h2 .tag").text == "predicted"
 
-    @pytest.mark.parametrize(
-        ("chart", "key"), [("throughput", "pages_per_second"), ("latency", "page_seconds")]
-    )
-    def test_curves_go_through_the_predictions(self, page, full, chart, key):
-        lines = drawn(page, f"curves-{chart}", "name", "x", "y")
-        for (name, x, y), entry in zip(lines, full[1]["time"], strict=True):
-            curve = dict(zip(x, y, strict=True))
-            loads = {each["concurrency"]: each[key] for each in entry["throughput"]}
-            assert name == f"{entry['gpu']}, serving"
-            assert {each: curve[each] for each in loads} == pytest.approx(loads, rel=1e-6)
-            assert {1, 2, 4, 8, 64, 256} <= curve.keys()
+    def test_curves_go_through_the_predictions(self, page, full):
+        for chart, key in (("throughput", "pages_per_second"), ("latency", "page_seconds")):
+            lines = drawn(page, f"curves-{chart}", "name", "x", "y")
+            for (name, x, y), entry in zip(lines, full[1]["time"], strict=True):
+                curve = dict(zip(x, y, strict=True))
+                loads = {each["concurrency"]: each[key] for each in entry["throughput"]}
+                assert name == f"{entry['gpu']}, serving"
+                assert {each: curve[each] for each in loads} == pytest.approx(loads, rel=1e-6)
+                assert {1, 2, 4, 8, 64, 256} <= curve.keys()
 
     def test_stacked_parts_are_those_of_the_page_in_the_colours_of_pictures(self, page, full):
         report = msgspec.convert(full[1], Report)
@@ -380,7 +368,7 @@ class TestZoom:
             ("enter", "prefill"), ("right", "model"), ("escape", "prefill"), ("left", "All stages"),
         ):  # fmt: skip
             type_key(page, key)
-            assert heading_of(page).startswith(name)
+            assert one(page, "#modules-heading").text.startswith(name)
             assert one(page, "#announcer").get_attribute("textContent").startswith(f"{name}: ")
             assert js(page, "document.activeElement.closest('#modules-parts') !== null")
 
@@ -393,7 +381,7 @@ class TestZoom:
         ActionChains(page).move_to_element_with_offset(text, 2, 4).click().perform()
         assert wait_for(lambda: crumbs(page) == ["All stages", "clip"])
         press(page, ".crumbs li button")
-        assert heading_of(page).startswith("All stages")
+        assert crumbs(page) == ["All stages"]
         one(page, "#module-table-search").send_keys("model.layers.3.mlp")
         press(page, "#module-table td button", "model.layers.3.mlp")
         assert crumbs(page)[1:] == ["prefill", "model", "layers", "3", "mlp"]
@@ -420,6 +408,9 @@ def test_a_heading_sorts_one_way_and_then_the_other_and_a_search_finds_all_its_w
     assert cells(page, "module-table") == []
 
 
+COLOURS = """[document.documentElement.dataset.theme, ...["body", ".xtick text"].map(
+  (it) => getComputedStyle(document.querySelector(it))).map(
+  (it) => it.backgroundColor + it.fill)]"""
 WIDE = (
     "[document.documentElement, ...document.querySelectorAll('.scroll, section, figure')]"
     ".filter((it) => it.scrollWidth > it.clientWidth + 1).map((it) => it.outerHTML.slice(0, 120))"
@@ -445,11 +436,8 @@ class TestLook:
         preferred = {"name": "prefers-color-scheme", "value": theme}
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [preferred]})
         page, seen = show(full[0]), []
-        colours = """[document.documentElement.dataset.theme, ...["body", ".xtick text"].map(
-          (it) => getComputedStyle(document.querySelector(it))).map(
-          (it) => it.backgroundColor + it.fill)]"""
         for _ in range(3):
-            seen.append(js(page, colours))
+            seen.append(js(page, COLOURS))
             one(page, "#theme").click()
         assert (seen[0][0], seen[2]) == (theme, seen[0])
         assert not set(seen[1]) & set(seen[0])
@@ -463,14 +451,12 @@ class TestLook:
     def test_paper_has_every_table_unfolded_and_charts_that_fit(self, page):
         page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-        try:
-            assert one(page, "#ledger").get_attribute("open") is not None
-            assert not any(each_of(page, ".scroll", "it.scrollHeight > it.clientHeight + 1"))
-            assert 0 < max(each_of(page, ".main-svg", "it.clientWidth")) <= 700
-            assert not one(page, ".bar").is_displayed()
-        finally:
-            page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-            page.execute_script("window.dispatchEvent(new Event('afterprint'))")
+        assert one(page, "#ledger").get_attribute("open") is not None
+        assert not any(each_of(page, ".scroll", "it.scrollHeight > it.clientHeight + 1"))
+        assert 0 < max(each_of(page, ".main-svg", "it.clientWidth")) <= 700
+        assert not one(page, ".bar").is_displayed()
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        page.execute_script("window.dispatchEvent(new Event('afterprint'))")
         assert one(page, "#ledger").get_attribute("open") is None
         paper = page.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
         assert base64.b64decode(paper["data"]).startswith(b"%PDF")
@@ -507,10 +493,9 @@ class TestLook:
 def hostile_report():
     """A report with hostile names, as keys and as parts of texts."""
     text = json.dumps(msgspec.to_builtins(build_report(compared(), AGREEMENT, CREATED)))
-    for name in ("my-model", "linear", "mind the gap", "it only has one", "eye"):
-        new = f"eye{HOSTILE}" if name == "eye" else HOSTILE
-        text = text.replace(name, json.dumps(new)[1:-1])
-    return msgspec.json.decode(text, type=Report)
+    inner = json.dumps(HOSTILE)[1:-1]
+    text = re.sub("my-model|linear|mind the gap|it only has one", lambda _: inner, text)
+    return msgspec.json.decode(text.replace("eye", f"eye{inner}"), type=Report)
 
 
 def compared_page(reports, configs=()):
@@ -527,8 +512,7 @@ def assert_nothing_ran(browser):
 @pytest.mark.exhaustive
 class TestHostile:
     def test_names_are_text(self, folder, show):
-        contents = report_contents(hostile_report(), ROOFS, (), HOSTILE)
-        page = show(written(folder / "hostile.html", contents))
+        page = show(written(folder, report_contents(hostile_report(), ROOFS, (), HOSTILE)))
         assert_nothing_ran(page)
         assert one(page, "h1").get_attribute("textContent") == SHOWN
         assert f"model.eye{SHOWN}.fc" in [row[0] for row in cells(page, "module-table")]
@@ -539,8 +523,8 @@ class TestHostile:
 
     def test_the_same_in_a_comparison(self, folder, show):
         configs = {HOSTILE: {HOSTILE: 1}, "b": {HOSTILE: HOSTILE}}
-        contents = compared_page([(HOSTILE, hostile_report()), ("plain", SMALL)], configs)
-        page = show(written(folder / "hostile2.html", contents))
+        reports = [(HOSTILE, hostile_report()), ("plain", SMALL)]
+        page = show(written(folder, compared_page(reports, configs)))
         assert_nothing_ran(page)
         assert cells(page, "config-table")[0][0] == SHOWN
 
@@ -560,8 +544,7 @@ class TestOtherReports:
             SMALL.stages["eye"], flops=2**53 + 1, bytes_read=2**53 + 1, operator_bytes=None
         )
         report = msgspec.structs.replace(SMALL, stages={**SMALL.stages, "eye": eye})
-        contents = report_contents(report, ROOFS, (), "no times: why")
-        page = show(written(folder / "less.html", contents))
+        page = show(written(folder, report_contents(report, ROOFS, (), "no times: why")))
         assert cells(page, "stage-table")[0][3] == "9,007,199,254,740,993"
         assert each_of(page, "#modules-metric option", "it.value") == ["flops", "bytes"]
         assert {row[2]: row[4] for row in cells(page, "operator-table")}["eye"] == "-"
@@ -569,7 +552,7 @@ class TestOtherReports:
 
     def test_a_model_that_does_not_decode(self, folder, show):
         report = build_report(replace(FIGURES, decodes=False), None, CREATED)
-        page = show(written(folder / "prefill.html", report_contents(report)))
+        page = show(written(folder, report_contents(report)))
         assert [row[0] for row in cells(page, "stage-table")] == list(report.stages)
         assert "No GPU" in one(page, "#operators").text
 
@@ -645,6 +628,5 @@ class TestComparison:
     def test_stages_of_several_architectures_stand_in_the_order_of_the_rows(self, folder, show):
         fewer = {key: FIGURES.stages[key] for key in ("prefill", "decode")}
         prefilled = build_report(replace(FIGURES, stages=fewer), None, CREATED)
-        contents = compared_page([("a", prefilled), ("b", SMALL)])
-        page = show(written(folder / "order.html", contents))
+        page = show(written(folder, compared_page([("a", prefilled), ("b", SMALL)])))
         assert drawn(page, "compared-0", "name") == [["eye"], ["prefill"], ["decode"]]
