@@ -140,8 +140,8 @@ class RoutedExperts:
     """Routed experts that the tokens of one pass touch; for many passes, arrays.
 
     Attributes:
-        layers: With routed experts.
-        weights_bytes: Of one expert.
+        layers: Layers that have routed experts.
+        weights_bytes: Bytes of one expert's weights.
         even: Per layer, if choices spread evenly: the maximum.
         expected: Per layer, if tokens choose uniformly and independently.
         counted: Of all layers, in the figures: even, or as a checkpoint's routing chose.
@@ -169,11 +169,11 @@ class StageFigures:
     """One stage: a part of the prefill pass, or one decode step.
 
     Attributes:
-        calls: Of its outermost module.
-        kernels: With equal records merged.
-        module_calls: By path, in the order of first calls.
-        own_params: By path of the module that holds them; None without a built model.
-        experts: That its tokens touch; None if unknown or without any.
+        calls: Calls of its outermost module.
+        kernels: Its kernels, equal records merged.
+        module_calls: Calls of modules by path, in the order of first calls.
+        own_params: Parameters by path of the module that holds them; None without a built model.
+        experts: Experts that its tokens touch; None if unknown or without any.
     """
 
     name: str
@@ -236,9 +236,9 @@ class MemoryFigures:
 
     Attributes:
         inputs_bytes: Pixels, token ids and masks of the prefill pass.
-        prefill_cache_bytes: Of `seq_len` tokens.
-        kv_cache_bytes: Of `seq_len + max_new_tokens - 1` tokens.
-        peak: Of the prefill pass, including the KV cache.
+        prefill_cache_bytes: The KV cache of `seq_len` tokens.
+        kv_cache_bytes: The KV cache of `seq_len + max_new_tokens - 1` tokens.
+        peak: The peak of the prefill pass, the KV cache included.
     """
 
     weights_bytes: int

@@ -37,13 +37,13 @@ MEBIBYTE: Final = 1 << 20
 
 CONFIG_BYTES: Final = 8 * MEBIBYTE
 SOURCE_BYTES: Final = 8 * MEBIBYTE
-"""Of one Python file of a model."""
+"""The most bytes of one Python file of a model."""
 CODE_BYTES: Final = 64 * MEBIBYTE
-"""Of all of them."""
+"""The most bytes of all Python files of a model."""
 DOCUMENT_BYTES: Final = 64 * MEBIBYTE
-"""Of a tokenizer, a saved report, a server's benchmark."""
+"""The most bytes of a tokenizer, a saved report or a server's benchmark."""
 SETTINGS_BYTES: Final = MEBIBYTE
-"""Of what people write: budgets, stages files, device profiles."""
+"""The most bytes of what people write: budgets, stages files, device profiles."""
 
 exists: Final = os.path.exists
 is_folder: Final = os.path.isdir

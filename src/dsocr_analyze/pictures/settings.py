@@ -74,7 +74,7 @@ _SETTINGS: Final[Mapping[str, _Setting]] = {
     "offline": _Setting("order", lambda _: "all pages prepared first"),
     "correction": _Setting("correction", str),
 }
-"""In the order of a title."""
+"""All settings, in the order in which a title lists them."""
 
 _PARTS: Final = {
     "page": ("page_width", "page_height"),

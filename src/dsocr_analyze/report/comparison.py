@@ -49,7 +49,7 @@ _TEXTS: Final[Mapping[str, Callable[[float], str]]] = {
     "bytes": table.bytes_text,
     **dict.fromkeys(("s", "pages/s", "price"), "{:,.4g}".format),
 }
-"""By unit; others are grouped by three digits."""
+"""How values of a unit are written; those of other units have all digits."""
 
 
 class ComparedColumn(Struct, frozen=True, kw_only=True):
@@ -256,7 +256,7 @@ def compare(
     """Compares reports with the first.
 
     Args:
-        reports: With their names; repeated ones get a number.
+        reports: Names and reports; a repeated name gets a number.
         configs: Parsed `config.json` files by name; None for a shared one.
         options: The command line's.
     """
@@ -350,7 +350,7 @@ def merged(sequences: Sequence[Sequence[_Sortable]]) -> list[_Sortable]:
 def _figures(
     report: Report, stages: Mapping[_Quantity, Value], with_batch: bool, with_params: bool
 ) -> dict[_Quantity, Value]:
-    """Quantities; None for a stage of other reports."""
+    """A report's quantities; a stage that only other reports have is None."""
     workload, total, memory = report.workload, report.total, report.memory
     views, step, batch = workload.views, total.decode_step, total.batch if with_batch else None
     decode = report.stages.get(report.decode_name or "") if with_batch else None

@@ -58,7 +58,7 @@ OptionValue: TypeAlias = str | int | float | bool | tuple[str, ...] | None
 Options: TypeAlias = Mapping[str, OptionValue]
 
 NO_OPTIONS: Final[Options] = {}
-"""For a document that no command made."""
+"""The options of a document that no command made."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 

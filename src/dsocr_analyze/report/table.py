@@ -81,10 +81,10 @@ def scaled(count: float, unit: str = "") -> str:
 
 
 bytes_text = partial(scaled, unit="B")
-"""'6.672 GB'."""
+"""Bytes, as in '6.672 GB'."""
 
 flops_text = partial(scaled, unit="FLOPs")
-"""'4.568 TFLOPs'."""
+"""FLOPs, as in '4.568 TFLOPs'."""
 
 exact = "{:,}".format
 """All digits, grouped by three."""
@@ -133,7 +133,7 @@ def rate_text(rate: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """'1 page', '16 pages'."""
+    """A count and its noun, as in '1 page' and '16 pages'."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 

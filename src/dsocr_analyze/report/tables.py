@@ -62,10 +62,10 @@ PALETTE: Final = (
 """Colours dark enough for white text."""
 
 OUTSIDE: Final = "preprocessing, host"
-"""The seconds of a page in no stage."""
+"""The seconds of a page that belong to no stage."""
 
 _KNOWN: Final = ("sam", "clip", "projector", "prefill", "decode", OUTSIDE, "encoder")
-"""In the palette's order."""
+"""Stages whose colours stand at the same places of the palette."""
 
 REFERENCE_GPU: Final = "a100-40gb"
 """The GPU of the paper, if a report names none."""
@@ -83,7 +83,7 @@ def batch_parts(report: Report, amount: Amount) -> dict[str, int]:
 
 
 def page_parts(report: Report, amount: Amount) -> dict[str, float]:
-    """The same for one page."""
+    """An amount of one page by stage."""
     pages = report.total.page.pages
     return {name: part / pages for name, part in batch_parts(report, amount).items()}
 
@@ -123,9 +123,9 @@ class TopModule(NamedTuple):
 
     Attributes:
         name: Their path, with * for layer numbers; empty for the model itself.
-        class_name: None if no model was built.
-        calls: 0 if unknown.
-        flops_share: Of the requested stages' FLOPs.
+        class_name: Their class; None if no model was built.
+        calls: Their calls; 0 if unknown.
+        flops_share: Their share of the requested stages' FLOPs.
     """
 
     stage: str
@@ -272,7 +272,7 @@ def _totals(report: Report) -> Table:
 
 
 def _experts(report: Report) -> list[Table]:
-    """Experts that stages touch; no table without any."""
+    """The table of the routed experts that stages touch, if there are any."""
     rows = [
         (name, str(touched.even), f"{touched.expected:.2f}", f"{touched.counted:.4g}",
          *map(bytes_text, (stage.bytes_read, stage.bytes_read_expected)))
@@ -347,7 +347,7 @@ _VERDICTS: Final = {True: "agree", False: "differ", None: "not compared"}
 
 
 def _agreement(report: Report) -> list[Table]:
-    """No table if only one engine ran."""
+    """The table of agreement, if both engines ran."""
     if (agreement := report.agreement) is None:
         return []
     rows = []

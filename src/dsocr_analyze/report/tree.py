@@ -35,7 +35,7 @@ _COLUMNS: Final = ("module", "stage", "params", "calls", "FLOPs", "input -> outp
 _FLOPS: Final = 4
 _NUMBERS: Final = (2, 3, _FLOPS)
 _WANTED: Final = (0, 2, _FLOPS, 1, 3, 5)
-"""Columns by priority."""
+"""The columns, most important first."""
 
 _BRANCHES: Final = " " + "".join(map(chr, range(0x2500, 0x2580)))
 
@@ -113,7 +113,7 @@ class Drawing(NamedTuple):
         yield from map(Line, [*wrap(self.opening, width or len(self.opening)), "", *below])
 
     def text(self) -> str:
-        """Lines of any length."""
+        """The lines, of any length, as one text."""
         return "".join(f"{line.text}\n" for line in self.lines(None))
 
     def mermaid(self) -> str:
@@ -126,7 +126,7 @@ class Drawing(NamedTuple):
         return "\n".join(lines) + "\n"
 
     def dot(self) -> str:
-        """The same as a Graphviz graph."""
+        """A Graphviz graph of the same boxes."""
         title = "model" if isinstance(self.shown, TreeNode) else "leaves"
         lines = [f"digraph {title} {{", "  rankdir=LR;", "  node [shape=box];"]
         for name, texts, parent in self._boxes():

@@ -43,7 +43,7 @@ _SCRIPTS: Final = (
     "format.js", "elements.js", "tables.js", "charts.js", "stacks.js", "hierarchy.js",
     "roofline.js", "curves.js", "report.js", "comparison.js", "start.js",
 )  # fmt: skip
-"""In order of dependency."""
+"""Each script stands after those that it calls."""
 
 _LARGEST_SAFE: Final = 2**53 - 1
 """JavaScript's largest exact integer."""
