@@ -7,7 +7,8 @@ import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -45,18 +46,13 @@ REFUSED_ON_META = ("switch",)
 """What it runs depends on values: which expert is the best."""
 
 
-class Counted(NamedTuple):
-    """What is counted of a generation.
+def counted(flops: list[int], cache_bytes: list[int], params: int) -> SimpleNamespace:
+    """What is counted of a generation, first of all up to the first token, then of each step.
 
-    Attributes:
-        flops: FLOPs of matrix operators: of all up to the first token, then of each step.
-        cache_bytes: Bytes of the cache's floating numbers after each of these.
-        params: Parameters of the model, tied ones once.
+    FLOPs are those of matrix operators, bytes those of the cache's floating numbers after each;
+    tied parameters count once.
     """
-
-    flops: list[int]
-    cache_bytes: list[int]
-    params: int
+    return SimpleNamespace(flops=flops, cache_bytes=cache_bytes, params=params)
 
 
 def real_model(values: dict[str, Any]) -> torch.nn.Module:
@@ -71,7 +67,7 @@ def first_token(input_ids, scores):
     return torch.full_like(scores, -torch.inf).index_fill_(1, torch.tensor([0]), 0)
 
 
-def really_generated(small: Small, batch: int, new_tokens: int) -> Counted:
+def really_generated(small: Small, batch: int, new_tokens: int) -> SimpleNamespace:
     """What torch counts while the model itself generates on the CPU."""
     model = real_model(small.config).bfloat16()
     given = {
@@ -110,7 +106,7 @@ def really_generated(small: Small, batch: int, new_tokens: int) -> Counted:
     starts[0] = 0  # an encoder has run before
     flops = [end - start for start, end in zip(starts, ends, strict=True)]
     assert len(flops) == new_tokens
-    return Counted(flops, cache_bytes, sum(each.numel() for each in model.parameters()))
+    return counted(flops, cache_bytes, sum(each.numel() for each in model.parameters()))
 
 
 def floating_bytes(value, seen: set[int]) -> int:
@@ -125,12 +121,12 @@ def floating_bytes(value, seen: set[int]) -> int:
     return sum(floating_bytes(x, seen) for x in parts) if isinstance(parts, list | tuple) else 0
 
 
-def told(small: Small, folder, batch: int, steps, new_tokens: int, **arguments) -> Counted:
+def told(small: Small, folder, batch: int, steps, new_tokens: int, **arguments) -> SimpleNamespace:
     """What the tool says of the prefill pass and of some steps of the same generation."""
     session = session_of(small, folder, **arguments)
     workload = session.plan(batch_size=batch, max_new_tokens=new_tokens)
     traces = trace_passes(session.loaded, workload, session.architecture, step_numbers=steps)
-    return Counted(
+    return counted(
         [2 * growing_work(each, None).macs for each in (traces.prefill, *traces.decode_steps)],
         [traces.kv_cache_bytes, *traces.step_cache_bytes],
         sum(each.numel() for each in session.model.parameters()),
@@ -173,7 +169,7 @@ def test_a_step_after_many_that_do_not_run_costs_what_it_costs_after_them(tmp_pa
     small = MODELS[name]
     real = really_generated(small, 1, 12)
     flops, cache_bytes = ([of[0], of[1], of[11]] for of in (real.flops, real.cache_bytes))
-    assert told(small, tmp_path, 1, (0, 10), 12) == Counted(flops, cache_bytes, real.params)
+    assert told(small, tmp_path, 1, (0, 10), 12) == counted(flops, cache_bytes, real.params)
     report = session_of(small, tmp_path).analyze(max_new_tokens=12)
     found = report.total.batch.matrix_flops, report.memory.kv_cache_bytes
     assert found == (sum(real.flops), real.cache_bytes[-1])

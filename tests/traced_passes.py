@@ -6,7 +6,7 @@ the bytes alive right after.
 
 from collections import Counter
 from functools import partial
-from typing import Any, NamedTuple
+from types import SimpleNamespace
 
 import torch
 from drawn_passes import Case
@@ -31,14 +31,7 @@ def loaded(case: Case, device: str) -> LoadedModel:
     )
 
 
-class Traced(NamedTuple):
-    """What a trace says of a pass."""
-
-    levels: list[Level]
-    figures: dict[str, Any]
-
-
-def traced(case: Case) -> dict[int | None, Traced]:
+def traced(case: Case) -> dict[int | None, SimpleNamespace]:
     """The passes of the reference on meta: the prefill pass as None, each decode step by number."""
     model = loaded(case, "meta")
     passes = trace_passes(
@@ -63,7 +56,7 @@ def traced(case: Case) -> dict[int | None, Traced]:
 
 def _of_trace(
     case: Case, trace: Trace, cache_bytes: int, weights: dict[str, int], stage: str = ""
-) -> Traced:
+) -> SimpleNamespace:
     assert not trace.unknown
     kernels = (each._replace(stage=stage or _stage_at(case, each.path)) for each in trace.kernels)
     figures = {
@@ -73,7 +66,7 @@ def _of_trace(
         "cache": cache_bytes,
         "peak": trace.peak,
     }
-    return Traced(levels_of(trace), figures)
+    return SimpleNamespace(levels=levels_of(trace), figures=figures)
 
 
 def _stage_at(case: Case, path: str) -> str:
