@@ -24,24 +24,25 @@ from dsocr_analyze.session import DeepSeekOCRSession
 META = torch.device("meta")
 
 
-CONTEXTS = {
-    "importing": (lambda directory: importable(directory), {"meta_path", "messages"}),
-    "building": (
-        lambda _: building(META, torch.bfloat16),
-        {"default dtype", "default device", "initialisation", "transformers", "messages"},
-    ),
-    "running on meta": (
-        lambda _: running(META, lambda q, *_: q),
-        {
-            "autocast", "optimized scripts", "gradients", "stdout", "modes", "messages",
-            "flash attention",
-        },
-    ),
-    "running on the CPU": (
-        lambda _: running(torch.device("cpu")),
-        {"optimized scripts", "gradients", "stdout", "modes", "messages"},
-    ),
-}  # fmt: skip
+def contexts(path):
+    return {
+        "importing": (lambda: importable(ModelDirectory.read(path)), {"meta_path", "messages"}),
+        "building": (
+            lambda: building(META, torch.bfloat16),
+            {"default dtype", "default device", "initialisation", "transformers", "messages"},
+        ),
+        "running on meta": (
+            lambda: running(META, lambda q, *_: q),
+            {
+                "autocast", "optimized scripts", "gradients", "stdout", "modes", "messages",
+                "flash attention",
+            },
+        ),
+        "running on the CPU": (
+            lambda: running(torch.device("cpu")),
+            {"optimized scripts", "gradients", "stdout", "modes", "messages"},
+        ),
+    }  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -68,11 +69,11 @@ def unlike_what_is_set():
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["done", "after an error"])
-@pytest.mark.parametrize("name", CONTEXTS)
+@pytest.mark.parametrize("name", contexts(None))
 def test_every_setting_is_put_back(name, fails, tmp_path):
-    (context, touched), directory = CONTEXTS[name], ModelDirectory.read(vendor_like.write(tmp_path))
+    context, touched = contexts(vendor_like.write(tmp_path / "m"))[name]
     before, during = settings(), {}
-    with pytest.raises(KeyError) if fails else contextlib.nullcontext(), context(directory):
+    with pytest.raises(KeyError) if fails else contextlib.nullcontext(), context():
         during = settings()
         _ = during["mine" if fails else "stdout"]
     assert touched <= {key for key in before if during[key] != before[key]}
