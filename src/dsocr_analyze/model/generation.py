@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from itertools import repeat
-from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 import torch
 import transformers
@@ -24,7 +24,6 @@ from dsocr_analyze.architectures.architecture import (
     GrowingCache,
     KeyValueCache,
 )
-from dsocr_analyze.architectures.prompt import Prompt
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.forking import undone
 from dsocr_analyze.model.described_model import confined
@@ -33,6 +32,9 @@ from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import replaced
 from dsocr_analyze.model.torch_calls import Keywords, Value, Values, modules_in
 from dsocr_analyze.workload import AnyWorkload
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.prompt import Prompt
 
 __all__ = [
     "Generation",
@@ -281,6 +283,17 @@ class GenerateCalls:
 
     def _stopped_generate(self) -> Keywords:
         """Runs `generate` up to its first pass, whose arguments are returned."""
+
+        class FirstPass(BaseException):
+            """Ends it before a pass of a module over some ids with other keywords, its `args`."""
+
+        def stop_of(owner: torch.nn.Module) -> Callable[..., None]:
+            @wraps(getattr(owner, _PREPARE))  # `generate` looks at its signature
+            def stop(input_ids: torch.Tensor, **kwargs: Any) -> None:
+                raise FirstPass(owner, input_ids, kwargs)
+
+            return stop
+
         given, self._inputs = self._inputs, {}
         generate: Any = self._model.generate
         start = given.get("decoder_input_ids")
@@ -296,10 +309,10 @@ class GenerateCalls:
             # A model within another one may be what generates, such as BLIP-2's language model.
             for module in self._model.modules():
                 if hasattr(module, _PREPARE):
-                    stack.enter_context(replaced(module, _PREPARE, _stop_of(module)))
+                    stack.enter_context(replaced(module, _PREPARE, stop_of(module)))
             try:
                 generate(**given, max_new_tokens=self._new_tokens, do_sample=False, num_beams=1)
-            except _FirstPass as stopped:
+            except FirstPass as stopped:
                 self._owner, self._ids, kwargs = stopped.args
             else:
                 raise ConfigError(
@@ -343,18 +356,6 @@ def _continued(before: Any, after: Any, times: int) -> Any:
     steps = steps.view([-1 if each == dim else 1 for each in range(after.dim())])
     change = last - before.narrow(dim, -1, 1) if is_whole else torch.zeros_like(last)
     return torch.cat([after, (last + change * steps).to(after.dtype)], dim=dim)
-
-
-class _FirstPass(BaseException):
-    """Ends `generate` before a pass of a module over some ids with other keywords, its `args`."""
-
-
-def _stop_of(owner: torch.nn.Module) -> Callable[..., None]:
-    @wraps(getattr(owner, _PREPARE))  # `generate` looks at its signature
-    def stop(input_ids: torch.Tensor, **kwargs: Any) -> None:
-        raise _FirstPass(owner, input_ids, kwargs)
-
-    return stop
 
 
 # --- caches ----------------------------------------------------------------------------------
