@@ -136,6 +136,8 @@ REFUSED = [
     ("frobnicate", 2,
      "no command 'frobnicate'; there are advise, check, compare, fit, time, calibrate,"
      " measure, infer, devices, sweep, archive, trust, stages, tree, docs"),
+    ("trust a b", 2,
+     "got unexpected extra argument(s) (b); see dsocr-analyze trust --help"),
     ("stage", 2, "no command 'stage'; did you mean stages? see dsocr-analyze --help"),
     ("compare --model A --model=B", 2,
      "--model is given more than once, as 'A' and 'B'; give one, or several to dsocr-analyze"
