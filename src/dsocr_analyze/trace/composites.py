@@ -93,8 +93,7 @@ class Composites(TorchFunctionMode):
 
     Source: `autocast_mode.h` of ATen (`AT_FORALL_LOWER_PRECISION_FP` and the lists after it).
 
-    `record` takes the operator's name, its arguments in schema order, other keyword arguments, what
-    runs it, and whether it is a single kernel; it returns the output.
+    `record` is `Recorder.record_whole`.
     """
 
     def __init__(self, record: Record) -> None:

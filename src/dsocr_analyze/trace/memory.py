@@ -85,14 +85,15 @@ class LiveTensors:
         """Counts a tensor's memory until it is freed; whether it is new, and on the device."""
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes()
-        if self._is_known(storage) or not nbytes or self.device not in (None, storage.device):
+        if self._of(storage) or not nbytes or self.device not in (None, storage.device):
             return False
         self._watch(storage, nbytes)
         return True
 
-    def _is_known(self, storage: torch.UntypedStorage) -> bool:
+    def _of(self, storage: torch.UntypedStorage) -> _Storage | None:
+        """What is known of a storage."""
         self._book_freed()
-        return storage._cdata in self._known
+        return self._known.get(storage._cdata)
 
     def made(self, look: Look) -> torch.Tensor:
         """A new tensor that looks like this, counted as alive."""
@@ -115,21 +116,19 @@ class LiveTensors:
         """
         if tensor.is_nested or tensor.layout is not torch.strided:
             return  # without memory of its own
-        if not self._is_known(tensor.untyped_storage()):
+        if not self._of(tensor.untyped_storage()):
             self._watch(tensor.untyped_storage(), 0, is_on_host=True)
 
     def is_on_host(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was put on the host; one without memory of its own never is."""
         if tensor.is_nested or tensor.layout is not torch.strided:
             return False
-        self._book_freed()
-        living = self._known.get(tensor.untyped_storage()._cdata)
+        living = self._of(tensor.untyped_storage())
         return living is not None and living.is_on_host
 
     def grow(self, storage: torch.UntypedStorage, before: int) -> int:
         """Counts a storage's growth from `before` bytes; returns the bytes while both are alive."""
-        self._book_freed()
-        living = self._known.get(storage._cdata)
+        living = self._of(storage)
         if self.device not in (None, storage.device) or (living is not None and living.is_on_host):
             return self._nbytes
         while_growing = self._nbytes + storage.nbytes()
@@ -153,8 +152,7 @@ class LiveTensors:
 
     def nbytes_of(self, tensor: torch.Tensor, births: int = 0) -> int:
         """Bytes of the tensor's storage that count as alive, if made after the first `births`."""
-        self._book_freed()
-        living = self._known.get(tensor.untyped_storage()._cdata)
+        living = self._of(tensor.untyped_storage())
         return 0 if living is None or living.birth <= births else living.nbytes
 
     def _book_freed(self) -> None:

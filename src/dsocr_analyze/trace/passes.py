@@ -78,7 +78,7 @@ def trace_passes(
     Args:
         model: On `meta` nothing is computed.
         workload: The page, the text and the batch.
-        architecture: Knows how to call the model's forward.
+        architecture: Calls the model's forward.
         step_numbers: Decode steps to run, ascending from 0, if the model decodes; the cache has
             zeros for those that do not run.
         with_longer_step: Whether to run another step, over one cached token more than the last.
