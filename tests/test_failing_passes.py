@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from any_models import CLIP, DECODER, IMAGE, IS_5, LLAMA, TEXT_STAGES, Small, placed, vision_stages
 from command_line import run
+from tracing import Calls
 
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.model.directory import ModelDirectory
@@ -136,13 +138,8 @@ def test_the_way_out_of_missing_values_leads_out(tmp_path, capsys, monkeypatch, 
     assert "on cpu" in out
 
 
-class Raising(torch.nn.Module):
-    def __init__(self, error):
-        super().__init__()
-        self.error = error
-
-    def forward(self):
-        raise self.error
+def fail(error):
+    raise error
 
 
 FIRST, SECOND = ValueError("first"), ValueError("second")
@@ -159,7 +156,7 @@ FIRST.__cause__, SECOND.__cause__ = SECOND, FIRST
 )
 def test_what_is_told_has_an_end_and_nothing_that_acts(tmp_path, name, error, place, said):
     directory, module = ModelDirectory(tmp_path, {}, {}), torch.nn.Module()
-    module.add_module(name, Raising(error))
+    module.add_module(name, Calls(partial(fail, error)))
 
     def run():
         with blamed_on(directory, "failed", module=module) as announce:
@@ -169,6 +166,6 @@ def test_what_is_told_has_an_end_and_nothing_that_acts(tmp_path, name, error, pl
     with pytest.raises(ModelCodeError) as told:
         run()
     message = str(told.value)
-    assert f"{place} (Raising), test_failing_passes.py:" in message
+    assert f"{place} (Calls), test_failing_passes.py:" in message
     assert f": ValueError: {said}" in message
     assert len(message) < 500 + len(str(tmp_path))

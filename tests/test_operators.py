@@ -949,104 +949,106 @@ def test_three_operands_of_einsum_are_counted_pair_by_pair():
     assert counted.macs in (2 * 3 * 5 + 2 * 5 * 7, 3 * 5 * 7 + 2 * 3 * 7)
 
 
-def self_attention(width):
-    def forward(self, x):
-        q, k, v = self.qkv(x).unsqueeze(1).chunk(3, dim=-1)
-        return F.scaled_dot_product_attention(q, k, v).squeeze(1)
-
-    return Net(forward, qkv=torch.nn.Linear(width, 3 * width))
+def attended(self, x):
+    q, k, v = self.qkv(x).unsqueeze(1).chunk(3, dim=-1)
+    return F.scaled_dot_product_attention(q, k, v).squeeze(1)
 
 
 LAYERS = {
     "linear": lambda width, wider: torch.nn.Linear(width, wider, bias=wider == 6),
     "norm": lambda width, _: torch.nn.LayerNorm(width),
     "gelu": lambda *_: torch.nn.GELU(),
-    "attention": lambda width, _: self_attention(width),
+    "attention": lambda width, _: Net(attended, qkv=torch.nn.Linear(width, 3 * width)),
     "encoder": lambda width, _: torch.nn.TransformerEncoderLayer(width, 2, 8, batch_first=True),
 }
 
 
-class TestOutsideWitness:
-    """`FlopCounterMode` on `meta` counts the same FLOPs, where it counts at all."""
+# --- `FlopCounterMode` on `meta` counts the same FLOPs, where it counts at all
 
-    @pytest.mark.exhaustive
-    @settings(max_examples=60, deadline=None)
-    @given(
-        sizes=st.fixed_dictionaries({label: st.integers(1, 4) for label in "abcde"}),
-        left=st.permutations("abcde").flatmap(lambda p: st.integers(1, 4).map(lambda n: p[:n])),
-        right=st.permutations("abcde").flatmap(lambda p: st.integers(1, 4).map(lambda n: p[:n])),
-        kept=st.sets(st.sampled_from("abcde")),
-        ones=st.sets(st.sampled_from("abcde"), max_size=2),
-        explicit=st.booleans(),
-    )
-    def test_on_any_einsum(self, sizes, left, right, kept, ones, explicit):
-        equation = f"{''.join(left)},{''.join(right)}"
-        if explicit:
-            equation += "->" + "".join(sorted(kept & {*left, *right}))
-        first = meta(*(sizes[label] for label in left))
-        # A label of size 1 on one side is broadcast to the other's.
-        second = meta(*(1 if label in ones else sizes[label] for label in right))
-        counted = total(trace_of(Calls(torch.einsum), equation, first, second))
-        assert counted.matrix_flops == witnessed_flops(torch.einsum, equation, first, second)
 
-    @settings(max_examples=20, deadline=None)
-    @given(
-        first=st.lists(st.integers(1, 3), max_size=2),
-        second=st.lists(st.integers(1, 3), max_size=2),
-        spread=st.lists(st.booleans(), min_size=2, max_size=2),
-        rows=st.integers(1, 4),
-        inner=st.integers(1, 4),
-        columns=st.integers(2, 4),
-    )
-    def test_on_any_broadcast_product(self, first, second, spread, rows, inner, columns):
-        shared = min(len(first), len(second))
-        for index in range(1, shared + 1):
-            second[-index] = 1 if spread[index - 1] else first[-index]
-        a, b = meta(*first, rows, inner), meta(*second, inner, columns)
-        counted = total(trace_of(Calls(torch.matmul), a, b))
-        batch = math.prod(torch.broadcast_shapes(first, second))
-        assert counted.macs == batch * rows * inner * columns
-        assert counted.matrix_flops == witnessed_flops(torch.matmul, a, b)
+@pytest.mark.exhaustive
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.fixed_dictionaries({label: st.integers(1, 4) for label in "abcde"}),
+    left=st.permutations("abcde").flatmap(lambda p: st.integers(1, 4).map(lambda n: p[:n])),
+    right=st.permutations("abcde").flatmap(lambda p: st.integers(1, 4).map(lambda n: p[:n])),
+    kept=st.sets(st.sampled_from("abcde")),
+    ones=st.sets(st.sampled_from("abcde"), max_size=2),
+    explicit=st.booleans(),
+)
+def test_the_outside_witness_counts_any_einsum_alike(sizes, left, right, kept, ones, explicit):
+    equation = f"{''.join(left)},{''.join(right)}"
+    if explicit:
+        equation += "->" + "".join(sorted(kept & {*left, *right}))
+    first = meta(*(sizes[label] for label in left))
+    # A label of size 1 on one side is broadcast to the other's.
+    second = meta(*(1 if label in ones else sizes[label] for label in right))
+    counted = total(trace_of(Calls(torch.einsum), equation, first, second))
+    assert counted.matrix_flops == witnessed_flops(torch.einsum, equation, first, second)
 
-    @settings(max_examples=8, deadline=None)
-    @given(data=st.data())
-    def test_on_any_small_net(self, data):
-        layers, width = [], data.draw(st.integers(1, 6)) * 2
-        first = width
-        for _ in range(data.draw(st.integers(1, 4))):
-            kind, wider = data.draw(st.sampled_from([*LAYERS])), data.draw(st.sampled_from([2, 6]))
-            layers.append(LAYERS[kind](width, wider))
-            width = wider if kind == "linear" else width
-        net = torch.nn.Sequential(*layers).to("meta").train(False)
-        x = meta(data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5)), first)
-        for alike in (None, by_path):
-            counted = total(trace_of(net, x, alike=alike))
-            assert counted.matrix_flops == witnessed_flops(net, x)
 
-    @settings(max_examples=15, deadline=None)
-    @given(
-        groups=st.integers(1, 3),
-        channels=st.integers(1, 3),
-        filters=st.integers(1, 3),
-        kernel=st.integers(1, 3),
-        stride=st.integers(1, 2),
-        dilation=st.integers(1, 2),
-        bias=st.booleans(),
-        transposed=st.booleans(),
-        dims=st.integers(1, 3),
-    )
-    def test_on_any_convolution(
-        self, groups, channels, filters, kernel, stride, dilation, bias, transposed, dims
-    ):
-        name = f"Conv{'Transpose' if transposed else ''}{dims}d"
-        net = getattr(torch.nn, name)(
-            groups * channels,
-            groups * filters,
-            kernel,
-            stride=stride,
-            dilation=dilation,
-            groups=groups,
-            bias=bias,
-        ).to("meta")
-        x = meta(2, groups * channels, *[7] * dims)
-        assert total(trace_of(net, x)).matrix_flops == witnessed_flops(net, x)
+@settings(max_examples=20, deadline=None)
+@given(
+    first=st.lists(st.integers(1, 3), max_size=2),
+    second=st.lists(st.integers(1, 3), max_size=2),
+    spread=st.lists(st.booleans(), min_size=2, max_size=2),
+    rows=st.integers(1, 4),
+    inner=st.integers(1, 4),
+    columns=st.integers(2, 4),
+)
+def test_the_outside_witness_counts_any_broadcast_product_alike(
+    first, second, spread, rows, inner, columns
+):
+    shared = min(len(first), len(second))
+    for index in range(1, shared + 1):
+        second[-index] = 1 if spread[index - 1] else first[-index]
+    a, b = meta(*first, rows, inner), meta(*second, inner, columns)
+    counted = total(trace_of(Calls(torch.matmul), a, b))
+    batch = math.prod(torch.broadcast_shapes(first, second))
+    assert counted.macs == batch * rows * inner * columns
+    assert counted.matrix_flops == witnessed_flops(torch.matmul, a, b)
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_the_outside_witness_counts_any_small_net_alike(data):
+    layers, width = [], data.draw(st.integers(1, 6)) * 2
+    first = width
+    for _ in range(data.draw(st.integers(1, 4))):
+        kind, wider = data.draw(st.sampled_from([*LAYERS])), data.draw(st.sampled_from([2, 6]))
+        layers.append(LAYERS[kind](width, wider))
+        width = wider if kind == "linear" else width
+    net = torch.nn.Sequential(*layers).to("meta").train(False)
+    x = meta(data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5)), first)
+    for alike in (None, by_path):
+        counted = total(trace_of(net, x, alike=alike))
+        assert counted.matrix_flops == witnessed_flops(net, x)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    groups=st.integers(1, 3),
+    channels=st.integers(1, 3),
+    filters=st.integers(1, 3),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    dilation=st.integers(1, 2),
+    bias=st.booleans(),
+    transposed=st.booleans(),
+    dims=st.integers(1, 3),
+)
+def test_the_outside_witness_counts_any_convolution_alike(
+    groups, channels, filters, kernel, stride, dilation, bias, transposed, dims
+):
+    name = f"Conv{'Transpose' if transposed else ''}{dims}d"
+    net = getattr(torch.nn, name)(
+        groups * channels,
+        groups * filters,
+        kernel,
+        stride=stride,
+        dilation=dilation,
+        groups=groups,
+        bias=bias,
+    ).to("meta")
+    x = meta(2, groups * channels, *[7] * dims)
+    assert total(trace_of(net, x)).matrix_flops == witnessed_flops(net, x)
