@@ -928,12 +928,10 @@ def test_what_is_not_counted_is_refused_by_name(name):
 
 
 def test_what_lies_above_the_diagonal():
-    for queries in range(1, 6):
-        for keys in range(1, 6):
-            first = torch.ones(queries, keys).tril()
-            assert keys_after_first(queries, keys) == int((first == 0).sum())
-            last = torch.ones(queries, keys).tril(keys - queries)
-            assert keys_after_last(queries, keys) == int((last == 0).sum())
+    for queries, keys in itertools.product(range(1, 6), repeat=2):
+        scores = torch.ones(queries, keys)
+        assert keys_after_first(queries, keys) == int((scores.tril() == 0).sum())
+        assert keys_after_last(queries, keys) == int((scores.tril(keys - queries) == 0).sum())
 
 
 @pytest.mark.parametrize(
@@ -1370,11 +1368,9 @@ def test_every_record_and_every_level_is_that_on_meta(build, page, dtype):
     for device in DEVICES:
         session = DeepSeekOCRSession.from_directory(directory, device=device, dtype=dtype)
         workload = session.plan(**page, max_new_tokens=3) if isinstance(page, dict) else page
-        assert session.figures(workload)[1].agrees
-        recorder = partial(Recorder, with_levels=True)
         passes = trace_passes(
             session.loaded, workload, session.architecture, step_numbers=(0, 1),
-            recorder_type=recorder,
+            recorder_type=partial(Recorder, with_levels=True),
         )  # fmt: skip
         found.append([passes.prefill, *passes.decode_steps])
     for one, other in zip(*found, strict=True):

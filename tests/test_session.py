@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jsonschema
@@ -103,15 +104,13 @@ def test_modules_add_up_to_stages_and_these_to_the_total(report):
 @pytest.mark.exhaustive
 def test_the_batch_is_the_prefill_pass_and_every_decode_step_over_a_growing_cache():
     session = DeepSeekOCRSession.from_directory(small_directory())
-    base = {"page": (600, 500), "crop_mode": False, "image_size": 512}
+    analyzed = partial(session.analyze, page=(600, 500), crop_mode=False, image_size=512)
+    steps = [analyzed(text_tokens=10 + step, max_new_tokens=1) for step in range(5)]
     for new_tokens in (1, 2, 3, 6):
-        report = session.analyze(**base, text_tokens=10, max_new_tokens=new_tokens)
-        expected = counts_of(report.total)
-        for step in range(new_tokens - 1):
-            longer = session.analyze(**base, text_tokens=10 + step, max_new_tokens=1)
-            for key, count in counts_of(longer.stages["decode"]).items():
-                expected[key] += count
-        assert counts_of(report.total.batch) == expected
+        total = analyzed(text_tokens=10, max_new_tokens=new_tokens).total
+        ran = [total, *(step.stages["decode"] for step in steps[: new_tokens - 1])]
+        summed = {key: sum(getattr(each, key) for each in ran) for key in COUNTS}
+        assert counts_of(total.batch) == summed
 
 
 TINY = {"page": (600, 500), "crop_mode": False, "image_size": 64}
@@ -161,9 +160,8 @@ def test_every_step_is_announced_and_equal_records_are_merged(small_session):
     assert told == [
         "prefill pass", "decode step 1", "decode step over a longer cache", "analytic engine",
     ]  # fmt: skip
-    for stage in figures.stages.values():
-        kinds = {kernel._replace(calls=1) for kernel in stage.kernels}
-        assert len(kinds) == len(stage.kernels)
+    kernels = [kernel._replace(calls=1) for s in figures.stages.values() for kernel in s.kernels]
+    assert len({*kernels}) == len(kernels)
 
 
 @pytest.mark.parametrize(
@@ -534,10 +532,10 @@ def test_figures_of_a_checkpoint_differ_by_its_routing_alone(directory, batch_si
 
 def test_experts_that_another_step_reads_are_no_growth():
     def step(expert, expert_bytes, attention):
-        rest = ("linear", Elements(1), "bfloat16", "bfloat16")
+        kernel = Kernel("gemm", "linear", Elements(1), "bfloat16", "bfloat16", attention)
         expert_path = f"model.layers.1.mlp.experts.{expert}.up_proj"
-        of_expert = Kernel("gemm", *rest, Work(bytes_read=expert_bytes), path=expert_path)
-        return Trace([of_expert, Kernel("gemm", *rest, attention, path="model.layers.1.self_attn")])
+        of_expert = kernel._replace(work=Work(bytes_read=expert_bytes), path=expert_path)
+        return Trace([of_expert, kernel.at("model.layers.1.self_attn")])
 
     first = step(3, 100, Work(macs=10, bytes_read=7))
     second = step(5, 300, Work(macs=12, bytes_read=8))
