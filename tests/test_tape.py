@@ -554,7 +554,7 @@ sizes = st.fixed_dictionaries({
 
 
 @pytest.mark.parametrize("name", list(forwards(NUMBERS)))
-@settings(max_examples=12)
+@settings(max_examples=12, deadline=None)
 @given(numbers=sizes)
 def test_every_figure_has_the_value_of_the_forward_on_numbers(name, numbers):
     numbers["k"] = min(numbers["k"], numbers["E"])
@@ -581,7 +581,7 @@ def decisions_of(call):
 
 
 @pytest.mark.parametrize(("forward", "part"), [(sam, "sam"), (clip, "clip")])
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None)
 @given(N=st.integers(1, 4), M=st.integers(1, 4), q=st.integers(1, 24), other=st.integers(1, 24))
 def test_a_formula_holds_wherever_its_conditions_do(forward, part, N, M, q, other):
     """Formulas of one size of view, evaluated for another that gives the same answers."""
