@@ -101,6 +101,7 @@ class Sweep:
             DeviceError: A GPU lacks a data type.
         """
         total = math.prod(self._shape)
+        parameters = model.architecture.forms.parameter_count(model.dimensions)
         # Without a time, rows have no seconds.
         ways: Iterable[Any] = zip(self.settings, itertools.repeat(None)) if self.time is None else (
             self.time.timers(model, self.settings)
@@ -111,7 +112,7 @@ class Sweep:
                 workloads, sizes = self._workloads(model, indices)
                 columns = evaluate.row_columns(model, setting, workloads, sizes, are_batches=True)
                 columns["weights_bytes"] = pa.repeat(
-                    pa.scalar(model.parameters * setting.dtype.nbytes, pa.int64()), len(indices)
+                    pa.scalar(parameters * setting.dtype.nbytes, pa.int64()), len(indices)
                 )
                 if self.time is not None:
                     columns |= self.time.columns(timer, setting.mode, workloads, sizes)

@@ -61,10 +61,10 @@ REPORTED_ROWS: Final = 10
 """Further malformed rows are only counted."""
 
 _SIZES: Final = ("width", "height")
-_LENGTHS: Final = ("text_tokens", "max_new_tokens")
-"""Columns that a list may lack."""
-
-_MOST: Final = dict.fromkeys(_SIZES, LARGEST_SIDE) | {name: BOUNDS[name][1] for name in _LENGTHS}
+_MOST: Final = dict.fromkeys(_SIZES, LARGEST_SIDE) | {
+    name: BOUNDS[name][1] for name in ("text_tokens", "max_new_tokens")
+}
+"""The largest value of each column; a list may lack lengths."""
 
 _REASONS: Final = len(Reason)
 

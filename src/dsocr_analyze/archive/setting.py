@@ -144,11 +144,6 @@ class CountedModel:
             "sliding_window": None if self.without_window is None else is_on,
         }
 
-    @property
-    def parameters(self) -> int:
-        """Parameters of the whole model."""
-        return self.architecture.forms.parameter_count(self.dimensions)
-
 
 @cache
 def published_model() -> CountedModel:
