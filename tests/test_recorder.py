@@ -1255,6 +1255,7 @@ HOST = {
         lambda x: torch.arange(3).to(x.device) + 1, "arange transfer add", [24, 48],
     ),
     "it may cast, to a tensor": (lambda x: torch.arange(3).to(x), "arange transfer", [12]),
+    "named or not": (lambda x: torch.arange(3).to(tensor=x), "arange transfer", [12]),
     "or its type": (lambda x: torch.arange(3).type_as(x), "arange transfer", [12]),
     "or a type": (
         lambda x: torch.arange(3).to(device=x.device, dtype=torch.float32),

@@ -236,7 +236,7 @@ class _Places:
         """Whether a call such as `.to` moves to the host; None if it names no device."""
         if func in (torch.Tensor.cpu, torch.Tensor.cuda):
             return func is torch.Tensor.cpu
-        for argument in (*args[1:], kwargs.get("device"), kwargs.get("other")):
+        for argument in (*args[1:], *kwargs.values()):
             if isinstance(argument, torch.Tensor):
                 return self._is_on_host(argument)
             if isinstance(argument, str | torch.device):
