@@ -430,7 +430,7 @@ class TestKept:
          *((change, next(iter(change))) for change in (
              {"first_token": 0}, {"per_token": 50}, {"first_token": "1"}, {"requests": 0},
              {"gpu": 3}, {"kept": "today"}, {"format": 2}, {"id": "other"}, {"more": 1}))],
-        every(3),
+        every(6),
     )  # fmt: skip
     def test_a_damaged_one_is_refused_by_name(self, capsys, folder, damage, named):
         [file] = folder.iterdir()

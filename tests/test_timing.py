@@ -1425,9 +1425,9 @@ def test_columns_that_are_not_read_are_named(capsys, tmp_path, name, content, is
     )
     assert found == is_named * [said]
     pages = written(tmp_path / "pages.csv", b"width,height\n640,640\n")
-    for command in (("time", "l4"), ("archive", pages, "--gpu", "l4")):
+    for command in (("time", "l4"), ("archive", pages, "--gpu", "l4")) if is_named else ():
         code, _, err = run(capsys, *command, "--new-tokens-from", path, "--strict")
-        assert (code, f"warning: {said}\n" in err) == (3 * is_named, is_named)
+        assert (code, f"warning: {said}\n" in err) == (3, True)
 
 
 def test_a_file_is_read_in_parts_that_add_up(tmp_path, monkeypatch):
