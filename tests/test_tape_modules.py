@@ -568,13 +568,13 @@ def of_width(d):
     return SimpleNamespace(decoder=SimpleNamespace(hidden_size=d, vocab_size=1))
 
 
-def laid_out(columns, rows):
-    """5 features of two encoders joined, and 2 x 2 tokens a view, 3 wide, in rows."""
+def laid_out(columns, rows, q=2):
+    """5 features of two encoders joined, and q x q tokens a view, 3 wide, in rows."""
 
     def forward(t):
-        view = ViewBatch(columns * rows, 128)
-        t.cat(features(t, view.count, 2, 2, 5))
-        seen = ViewFeatures(tokens=features(t, view.count, 2, 2, 3))
+        view = ViewBatch(columns * rows, 64 * q)
+        t.cat(features(t, view.count, q, q, 5))
+        seen = ViewFeatures(tokens=features(t, view.count, q, q, 3))
         DEFAULT.lay_out(t, seen, view, (columns, rows), of_width(3))
         return seen.tokens
 
@@ -892,6 +892,10 @@ BY_HAND = {
     "local views in a column": (  # lie in memory as the picture does
         records(laid_out(1, 3)),
         (0, 3, 0, 3 * 8 + E * (12 * 5 + 12 * 3 + 3), 3 * 8 + E * (12 * 5 + 6 * 3 * 3)),
+    ),
+    "local views of one token": (  # as well
+        records(laid_out(2, 1, q=1)),
+        (0, 3, 0, 3 * 8 + E * (2 * 5 + 2 * 3 + 3), 3 * 8 + E * (2 * 5 + 3 * 3)),
     ),
     # 3 x 64 x 64 of a view, and as many in fp32 of the blank patch in place of local views.
     "pixels that are added up": (
