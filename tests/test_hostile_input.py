@@ -251,12 +251,9 @@ NO_FAULTS = ("--killed", 0, "--interrupted", 0, "--full-disk", 0, "--two-writers
 
 def run(*arguments, path=()):
     """A campaign's exit code, stdout and stderr; `path` comes before the program's own."""
-    folders = map(str, (*path, TESTS.parent / "src", TESTS))
-    ended = subprocess.run(
-        [sys.executable, "-m", "hostile", "--processes", "1", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    folders = os.pathsep.join(map(str, (*path, TESTS.parent / "src", TESTS)))
+    ended = run_process("-m", "hostile", "--processes", "1", *map(str, arguments),
+                        env={**os.environ, "PYTHONPATH": folders})  # fmt: skip
     return ended.returncode, ended.stdout, ended.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import json
@@ -28,9 +29,7 @@ NUMBERS = (
     0, 1, -1, 2, 63, 64, 65, 2**31 - 1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 10**30, 10**400,
     -(10**400), 0.5, -0.0, 1e-300, 1e300, math.inf, -math.inf, math.nan,
 )  # fmt: skip
-DEEP: Any = []
-for _ in range(60):
-    DEEP = [DEEP]
+DEEP: Any = json.loads("[" * 60 + "]" * 60)
 VALUES = (*NAMES, *NUMBERS, None, True, False, [], {}, [[]], {"": {}}, DEEP, ["a"] * 1000)
 
 _CHUNKS = (
@@ -89,11 +88,7 @@ def _changed(value: Any, draw: Random) -> Any:
         copies[at : at + draw.choice((0, 1, 1, 1))] = [_changed(copies[at], draw)]
         return copies
     if isinstance(value, int) and not isinstance(value, bool) and draw.random() < 0.4:
-        return (
-            value + draw.choice((-1, 1, 7))
-            if draw.random() < 0.5
-            else value * draw.choice((2, 1000))
-        )
+        return draw.choice((value - 1, value + 1, value + 7, value * 2, value * 1000))
     if draw.random() < 0.5:  # of the same kind, so that somebody reads on
         return draw.choice([each for each in VALUES if type(each) is type(value)] or VALUES)
     return draw.choice(VALUES)
@@ -156,15 +151,12 @@ def report_case(draw: Random) -> Case:
 def write_wrong_toml(path: Path, name: str, draw: Random) -> None:
     """Writes the file again, under another name, with wrong values or broken."""
     data = path.read_bytes()
+    wrong = mutated_bytes(data, draw)
     if draw.random() < 0.6:
         values = mutated_values(tomllib.loads(data.decode()), draw)
-        try:
-            data = tomlkit.dumps(values).encode("utf-8", "surrogatepass")
-        except Exception:  # noqa: BLE001  # what TOML cannot say is left to the bytes
-            data = mutated_bytes(data, draw)
-    else:
-        data = mutated_bytes(data, draw)
-    Path(name).write_bytes(data)
+        with contextlib.suppress(Exception):  # what TOML cannot say is left to the bytes
+            wrong = tomlkit.dumps(values).encode("utf-8", "surrogatepass")
+    Path(name).write_bytes(wrong)
 
 
 BUDGETS: Final = """
@@ -195,8 +187,8 @@ def budgets_case(draw: Random) -> Case:
 def stages_case(draw: Random) -> Case:
     """A stages file with wrong values; the analytic engine stops before anything is built."""
     write_wrong_toml(draw.choice(sorted(EXAMPLES.glob("any_model/*.toml"))), "stages.toml", draw)
-    config = json.loads((EXAMPLES / "any_model" / "config.json").read_text())
-    Path("config.json").write_bytes(as_json(config, draw))
+    config = EXAMPLES / "any_model" / "config.json"
+    Path("config.json").write_bytes(as_json(json.loads(config.read_text()), draw))
     return ["--hf-config", "config.json", "--stages", "stages.toml", *ANALYTIC]
 
 
@@ -275,8 +267,8 @@ def image_case(draw: Random) -> Case:
     """An image that is none, or another than it says."""
     kind = draw.choice(("PNG", "JPEG", "GIF", "BMP", "WEBP", "PPM", "ICO", "TGA", "DDS", "PCX"))
     Path("page.img").write_bytes(mutated_bytes(_image(kind, draw), draw))
-    command = ("advise",) if draw.random() < 0.1 else ()
-    return [*command, "--image", "page.img", *(() if command else ANALYTIC)]
+    how = ["--image", "page.img"]
+    return ["advise", *how] if draw.random() < 0.1 else [*how, *ANALYTIC]
 
 
 def tiff_case(draw: Random) -> Case:
@@ -372,9 +364,8 @@ def _options() -> dict[str, list[tuple[str, bool]]]:
 
 def argument_value(draw: Random) -> str:
     """Something that an option may be given."""
-    value = draw.choice(_WORDS) if draw.random() < 0.7 else draw.choice((*NAMES, *NUMBERS))
-    text = str(value) if not isinstance(value, int) or abs(value) < 10**300 else "9" * 4000
-    return text.replace("\0", "")
+    value = draw.choice(_WORDS if draw.random() < 0.7 else (*NAMES, *NUMBERS))
+    return str(value) if not isinstance(value, int) or abs(value) < 10**300 else "9" * 4000
 
 
 def arguments_case(draw: Random) -> Case:
@@ -389,8 +380,7 @@ def arguments_case(draw: Random) -> Case:
         option, takes = draw.choice((_options()[command] if own else others) or _options()[""])
         if option != "--engine":
             arguments += [option, argument_value(draw)] if takes else [option]
-    if draw.random() < 0.4:
-        arguments.append(argument_value(draw))
+    arguments += [argument_value(draw)] if draw.random() < 0.4 else []
     odd = ("--colour", "-Z", "--mode", "--page=", "--batch-size=", "-q")
     return arguments + ([draw.choice(odd)] if draw.random() < 0.1 else [])
 
@@ -431,9 +421,8 @@ def _add_something_odd(model: Path, draw: Random) -> None:
 
 def directory_case(draw: Random) -> Case:
     """A model directory with files that are none, names that act, and an odd `auto_map`."""
-    model = Path("model" if draw.random() < 0.7 else _file_name(draw))
-    if not model.name:
-        model = Path("model")
+    name = _file_name(draw) if draw.random() < 0.3 else ""
+    model = Path(name or "model")
     shutil.copytree(DEFAULT.reference, model, ignore=shutil.ignore_patterns("__pycache__"))
     config: dict[str, Any] = json.loads((model / "config.json").read_text())
     if draw.random() < 0.5:
@@ -466,8 +455,8 @@ def trust_record_case(draw: Random) -> Case:
     model = Path("model")
     model.mkdir()
     shutil.copy(DEFAULT.reference / "config.json", model)
-    (model / "a.py").write_text("raise SystemExit('untrusted code ran')\n")
-    (model / "modeling_deepseekocr.py").write_text("raise SystemExit('untrusted code ran')\n")
+    for name in ("a.py", "modeling_deepseekocr.py"):
+        (model / name).write_text("raise SystemExit('untrusted code ran')\n")
     if draw.random() < 0.4:
         return ["trust", "model"]
     return ["--engine", "trace", "--output", "out", "--mode", "tiny", "--model", "model"]

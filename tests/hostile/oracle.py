@@ -10,7 +10,6 @@ import queue
 import re
 import resource
 import shutil
-import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -63,21 +62,6 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-@contextlib.contextmanager
-def _streams() -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
-    """stdout and stderr as files of bytes that nobody sees."""
-    before = sys.stdout, sys.stderr
-    out, err = io.BytesIO(), io.BytesIO()
-    sys.stdout = io.TextIOWrapper(out, encoding="utf-8", write_through=True)
-    sys.stderr = io.TextIOWrapper(err, encoding="utf-8", write_through=True)
-    try:
-        yield out, err
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.detach()  # else the bytes go with it
-        sys.stdout, sys.stderr = before
-
-
 _SCHEDULED: Final = Path("/proc/thread-self/schedstat")
 
 
@@ -100,33 +84,29 @@ def run_case(kind: str, seed: int, folder: Path) -> Outcome:
     arguments = KINDS[kind](Random(seed))  # to be drawn again, not to be secret
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = _seconds()
-    with _streams() as (out, err), warnings.catch_warnings():
-        warnings.simplefilter("error", ResourceWarning)
+    raw = io.BytesIO(), io.BytesIO()
+    out, err = (io.TextIOWrapper(each, encoding="utf-8", write_through=True) for each in raw)
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        warnings.catch_warnings(action="error", category=ResourceWarning),
+    ):
         code = main(arguments)
     seconds = _seconds() - start
     grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak)
-    findings = [
-        *_of_code(code),
-        *_of_stderr(err.getvalue(), code),
-        *_of_stdout(out.getvalue()),
-        *_of_files(folder),
-    ]
+    texts = [each.getvalue().decode("utf-8", "replace") for each in raw]
+    findings = (*_of_streams(code, *texts), *_of_files(folder))
     if seconds > LONGEST_SECONDS:
-        findings.append(f"took {seconds:.1f} s")
+        findings += (f"took {seconds:.1f} s",)
     if grown > MOST_BYTES:
-        findings.append(f"took {grown / MOST_BYTES:.1f} GiB")
-    took = _seconds() - began
-    return Outcome(kind, seed, code, tuple(findings), tuple(arguments), took)
+        findings += (f"took {grown / MOST_BYTES:.1f} GiB",)
+    return Outcome(kind, seed, code, findings, tuple(arguments), _seconds() - began)
 
 
-def _of_code(code: int) -> Iterator[str]:
+def _of_streams(code: int, out: str, err: str) -> Iterator[str]:
     if code not in EXIT_CODES:
         yield f"exit code {code}"
-
-
-def _of_stderr(data: bytes, code: int) -> Iterator[str]:
-    text = data.decode("utf-8", "replace")
-    lines = text.splitlines()
+    lines = err.splitlines()
     if code == 2 and sum(" warning: " not in line and " note: " not in line for line in lines) < 1:
         yield "refused without a word"
     for line in lines:
@@ -136,15 +116,10 @@ def _of_stderr(data: bytes, code: int) -> Iterator[str]:
             yield f"a message of {len(line)} characters: {line[:100]!r}"
         if "internal error" in line:
             yield line[:300]
-    if _ACTS.search(text):
-        yield f"stderr has a character that acts: {_ACTS.search(text)!r}"
-
-
-def _of_stdout(data: bytes) -> Iterator[str]:
-    text = data.decode("utf-8", "replace")
-    if found := _ACTS.search(text):
-        yield f"stdout has a character that acts: {found!r}"
-    if "Traceback" in text:
+    for name, text in (("stdout", out), ("stderr", err)):
+        if found := _ACTS.search(text):
+            yield f"{name} has a character that acts: {found!r}"
+    if "Traceback" in out:
         yield "stdout has a traceback"
 
 
@@ -164,8 +139,6 @@ def _of_files(folder: Path) -> Iterator[str]:
                     yield f"{name} has a character that acts: {found!r}"
 
 
-__all__ = ["outcomes"]
-
 _HANGS_SECONDS: Final = 120.0
 """With others on the processor; without, a case that takes ten seconds is a finding."""
 _MOST_MEMORY: Final = 8 << 30
@@ -179,53 +152,46 @@ def _begin() -> None:
     os.environ["COLUMNS"] = "100"
 
 
-class _Worker:
-    """A process that runs one case after the other, or the next such process."""
+def _worker() -> ProcessPoolExecutor:
+    """A process that runs one case after the other."""
+    return ProcessPoolExecutor(
+        1,
+        multiprocessing.get_context("spawn"),
+        initializer=_begin,
+        max_tasks_per_child=_CASES_OF_A_PROCESS,
+    )
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._start()
 
-    def _start(self) -> None:
-        self.pool = ProcessPoolExecutor(
-            1,
-            multiprocessing.get_context("spawn"),
-            initializer=_begin,
-            max_tasks_per_child=_CASES_OF_A_PROCESS,
-        )
-
-    def run(self, kind: str, seed: int) -> Outcome:
-        """What came of a case; of one that ended or stopped the process, that."""
-        began = time.monotonic()
-        case = self.pool.submit(run_case, kind, seed, self.folder / "case")
-        processes = [*(self.pool._processes or {}).values()]
-        try:
-            return case.result(_HANGS_SECONDS)
-        except (BrokenProcessPool, TimeoutError) as error:
-            hangs = isinstance(error, TimeoutError)
-        for process in processes:
-            process.kill()
-        self.pool.shutdown()
-        ended = f"the process ended with {processes[0].exitcode}"
-        said = f"no end after {_HANGS_SECONDS:g} s" if hangs else ended
-        self._start()
-        return Outcome(kind, seed, None, (said,), (), time.monotonic() - began)
+def _run_in(worker: ProcessPoolExecutor, kind: str, seed: int, folder: Path) -> Outcome:
+    """What came of a case; a process that it ended or stopped is killed, and has no code."""
+    began = time.monotonic()
+    case = worker.submit(run_case, kind, seed, folder)
+    process = next(iter((worker._processes or {}).values()))
+    try:
+        return case.result(_HANGS_SECONDS)
+    except TimeoutError:
+        said = f"no end after {_HANGS_SECONDS:g} s"
+        process.kill()
+    except BrokenProcessPool:
+        process.join()
+        said = f"the process ended with {process.exitcode}"
+    worker.shutdown()
+    return Outcome(kind, seed, None, (said,), (), time.monotonic() - began)
 
 
 def outcomes(cases: Iterator[tuple[str, int]], processes: int, folder: Path) -> Iterator[Outcome]:
     """Runs cases in several processes; yields what came of them, in their order."""
-    free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+    free: queue.SimpleQueue[tuple[ProcessPoolExecutor, Path]] = queue.SimpleQueue()
     for number in range(processes):
-        free.put(_Worker(folder / str(number)))
+        free.put((_worker(), folder / str(number)))
 
     def run(case: tuple[str, int]) -> Outcome:
-        worker = free.get()
-        try:
-            return worker.run(*case)
-        finally:
-            free.put(worker)
+        worker, place = free.get()
+        outcome = _run_in(worker, *case, place)
+        free.put((worker if outcome.code is not None else _worker(), place))
+        return outcome
 
     with ThreadPoolExecutor(processes) as pool:
         yield from pool.map(run, cases)
     for _ in range(processes):
-        free.get().pool.shutdown()
+        free.get()[0].shutdown()
