@@ -212,12 +212,13 @@ def test_tables_json_and_csv_show_differences_and_what_is_missing():
         [("one", ONE), ("three", OF_THREE), ("ear", other({"ear": EAR, **DECODE}))]
     )
     [table] = comparison.tables()
-    cells = {(row[0], row[1]): row[2:] for row in table.rows}
     assert table.columns == ("quantity", "unit", "one", "three", "ear")
-    assert cells["page", "FLOPs"][:2] == ("7.228 k", "2.409 k\n(-4.819 k, 0.333 x)")
-    assert cells["views", "views"] == ("1", "1\n(+0, 1.000 x)", "1\n(+0, 1.000 x)")
-    assert cells["eye", "FLOPs"] == ("4.052 k", "4.052 k\n(+0, 1.000 x)", "-")
-    assert cells["ear", "FLOPs"] == ("-", "-", "4.052 k")
+    assert {
+        ("views", "views", "1", "1\n(+0, 1.000 x)", "1\n(+0, 1.000 x)"),
+        ("eye", "FLOPs", "4.052 k", "4.052 k\n(+0, 1.000 x)", "-"),
+        ("ear", "FLOPs", "-", "-", "4.052 k"),
+        ("page", "FLOPs", "7.228 k", "2.409 k\n(-4.819 k, 0.333 x)", "7.228 k\n(+0, 1.000 x)"),
+    } <= set(table.rows)
     [eye] = [row for row in json.loads(dump_json(comparison))["rows"] if row["key"] == "eye_flops"]
     assert (eye["values"], eye["differences"], eye["ratios"]) == (
         [4052, 4052, None], [0, 0, None], [1, 1, None],
@@ -226,7 +227,7 @@ def test_tables_json_and_csv_show_differences_and_what_is_missing():
     assert len(lines) == 3 * len(comparison.rows)
     found = {(line["key"], line["report"]): line for line in lines}
     missing, page = found["eye_flops", "ear"], found["page_flops", "three"]
-    assert [missing[key] for key in ("value", "difference", "ratio")] == [""] * 3
+    assert [*missing.values()][-3:] == [""] * 3
     assert [float(page[key]) for key in ("value", "ratio")] == [7228 / 3, 7228 / 3 / 7228]
     assert (page["quantity"], page["unit"]) == ("page", "FLOPs")
 
