@@ -29,9 +29,7 @@ CHROMIUM_OPTIONS = [
 def need(present, what):
     """Skips where a tool is absent; CI sets the variable, so that there nothing is left out."""
     if not present:
-        if os.environ.get("DSOCR_TEST_SITE"):
-            pytest.fail(f"this needs {what}")
-        pytest.skip(f"needs {what}")
+        (pytest.fail if os.environ.get("DSOCR_TEST_SITE") else pytest.skip)(f"needs {what}")
 
 
 @contextlib.contextmanager
