@@ -555,7 +555,8 @@ def test_published_infer_runs_the_pass_that_is_counted(capsys, tmp_path, vendor,
         tmp_path / "o", "--prompt", f" {PROMPT} ", *TRIAL, *sizes, "--max-new-tokens", 3,
         "--format", "json",
     )  # fmt: skip
-    assert (code, err) == (0, "")
+    slow = [line.startswith("dsocr-analyze: after ") for line in err.splitlines()]
+    assert (code, all(slow)) == (0, True), err
     report = json.loads(out)
     assert (report["differences"], report["tokens"]) == ([], 3)
     assert report["stages"]["decode"]["calls"] == 2

@@ -19,7 +19,7 @@ import torch
 import vendor_like
 from both_engines import small_directory
 from process_state import settings
-from test_running import CONTEXTS
+from test_running import contexts
 from transformers import PretrainedConfig, PreTrainedModel, modeling_flash_attention_utils
 from transformers.utils import logging
 
@@ -27,7 +27,6 @@ from dsocr_analyze import analytic
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.forking import importing, undone
 from dsocr_analyze.interruption import held
-from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.loading import building
 from dsocr_analyze.model.process_settings import exclusive, is_running_thread
@@ -317,8 +316,9 @@ class TestAForkedProcess:
 
     @pytest.mark.parametrize("name", ["importing", "building", "running on meta"])
     def test_finds_every_setting_as_it_was(self, name, tmp_path):
-        directory, before = ModelDirectory.read(vendor_like.write(tmp_path)), settings()
-        with busy_in(lambda: CONTEXTS[name][0](directory)):
+        context, _ = contexts(vendor_like.write(tmp_path / "m"))[name]
+        before = settings()
+        with busy_in(context):
             assert forked(lambda: settings() == before and has_entered())
         assert settings() == before
 
