@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_line import run as call
 from hostile.cases import KINDS, TRACED
 from hostile.oracle import run_case
 from sampling import first, sampled
@@ -18,7 +19,6 @@ from sampling import first, sampled
 from dsocr_analyze import row_files
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr import ClipModelDimensions
-from dsocr_analyze.cli import main
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model import loading
 from dsocr_analyze.workload import image_file as page_files
@@ -28,11 +28,8 @@ CONFIG = json.loads((DEFAULT.reference / "config.json").read_text())
 
 def refused(capsys, *arguments):
     """The one line with which a command refuses its input."""
-    code = main(list(map(str, arguments)))
-    message = capsys.readouterr().err
-    assert code == 2
-    assert message.count("\n") == 1
-    assert len(message) < 500
+    code, _, message = call(capsys, *arguments)
+    assert (code, message.count("\n"), len(message) < 500) == (2, 1, True)
     return message
 
 
@@ -47,7 +44,7 @@ def test_a_directory_that_builds_without_end_is_stopped(monkeypatch, capsys):
     monkeypatch.setattr(loading, "_MOST_MODULES", 1000)
     assert "more than 1,000 modules" in refused(capsys, "--model", DEFAULT.reference)
     monkeypatch.setattr(loading, "_MOST_MODULES", 5000)
-    assert main(["tree", "--leaves"]) == 0  # nothing stays counted afterwards
+    assert call(capsys, "tree", "--leaves")[0] == 0  # nothing stays counted afterwards
 
 
 QWEN2_MOE = {
@@ -87,8 +84,7 @@ def test_blank_lines_are_bounded(tmp_path, monkeypatch, capsys):
     for file in (few, many):
         with gzip.open(file, "wt") as rows:
             rows.write("width,height\n" + " \n" * int(file.name[:2]) + "640,640\n")
-    assert main(["archive", str(few), "--mode", "tiny"]) == 0
-    capsys.readouterr()
+    assert call(capsys, "archive", few, "--mode", "tiny")[0] == 0
     assert "more than 10 blank lines" in refused(capsys, "archive", many)
 
 
@@ -98,9 +94,8 @@ def test_a_header_that_never_ends_is_not_read_to_its_end(tmp_path, monkeypatch, 
     for image in (short, long):
         comment = b"x" * int(image.stem)
         image.write_bytes(b"P6\n#" + comment + b"\n10 10\n255\n" + bytes(300))
-    options = ["--engine", "analytic", "--output", str(tmp_path), "--image"]
-    assert main([*options, str(short)]) == 0
-    capsys.readouterr()
+    options = ["--engine", "analytic", "--output", tmp_path, "--image"]
+    assert call(capsys, *options, short)[0] == 0
     assert "header does not end" in refused(capsys, *options, long)
 
 
@@ -139,9 +134,8 @@ def test_a_tokenizer_that_panics_says_one_line(model, text):
         "--prompt", "<image>\nabc", env={**os.environ, "RUST_BACKTRACE": "full"},
     )  # fmt: skip
     assert ended.returncode == 2
-    complaints = [line for line in ended.stderr.splitlines() if "warning:" not in line]
-    assert len(complaints) == 1
-    assert "tokenizer.json" in complaints[0]
+    [complaint] = [line for line in ended.stderr.splitlines() if "warning:" not in line]
+    assert "tokenizer.json" in complaint
 
 
 FROM_SOURCE = {
@@ -191,16 +185,13 @@ def test_a_broken_default_directory_is_said_and_the_reference_counted(
     broken = Path("models/deepseek-ocr")
     broken.mkdir(parents=True)
     (broken / "config.json").write_text("{")
-    assert main(["--engine", "analytic"]) == 0
-    out, err = capsys.readouterr()
-    assert ("(reference)" in out, err.count("\n")) == (True, 1)
+    code, out, err = call(capsys, "--engine", "analytic")
+    assert (code, "(reference)" in out, err.count("\n")) == (0, True, 1)
     assert f"{broken} cannot be used, so the built-in reference runs" in err
     assert "is not JSON" in refused(capsys, "--engine", "analytic", "--model", broken)
 
 
 NAME = '<script>x</script>|`*\x1b[2K\u202e\n#"]-->'
-
-
 ACTING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]|<script")
 
 
@@ -208,17 +199,16 @@ def test_names_of_a_models_files_cannot_forge_the_listing_of_trust(model, monkey
     monkeypatch.setenv("XDG_CONFIG_HOME", str(model.parent / "config"))
     for name in ("evil\r\x1b[2K.py", "a\n0000  fake.py", "\u202eyp.x.py"):
         (model / name).write_text("")
-    assert main(["trust", str(model)]) == 0
-    out = capsys.readouterr().out
-    assert (len(out.splitlines()), ACTING.findall(out)) == (4, [])
+    code, out, _ = call(capsys, "trust", model)
+    assert (code, len(out.splitlines()), ACTING.findall(out)) == (0, 4, [])
 
 
 @pytest.mark.exhaustive
 def test_a_models_name_stays_within_the_report(model, capsys):
     named = model.rename(model.parent / NAME.replace("/", "_"))
-    options = ["--output", str(model.parent / "out"), "--format", "markdown"]
-    assert main(["--engine", "analytic", "--model", str(named), *options]) == 0
-    assert not ACTING.search(capsys.readouterr().out)
+    options = ["--output", model.parent / "out", "--format", "markdown"]
+    code, out, _ = call(capsys, "--engine", "analytic", "--model", named, *options)
+    assert (code, ACTING.findall(out)) == (0, [])
 
 
 # pyarrow hands over texts that are not UTF-8 and fails only where Python asks for their characters.
@@ -236,9 +226,8 @@ def test_parquet_that_is_not_utf8(tmp_path, capsys, columns, arguments, code, sa
     file = tmp_path / "pages.parquet"
     pq.write_table(pa.table(columns), file, compression="none", use_dictionary=False)
     file.write_bytes(file.read_bytes().replace(b"xxyyzz", DAMAGED))
-    assert main([*arguments, str(file)]) == code
-    err = capsys.readouterr().err
-    assert said in err
+    found, _, err = call(capsys, *arguments, file)
+    assert (found, said in err) == (code, True)
     assert code == 0 or (err.count("\n"), len(err) < 500) == (1, True)
 
 
@@ -269,17 +258,15 @@ def test_no_case_of_a_quick_kind_breaks_a_promise(tmp_path, monkeypatch):
 def test_no_case_breaks_a_promise(kind):
     count = EACH_TRACED if kind in TRACED else EACH
     code, said, err = run("--kind", kind, "--cases", count, *NO_FAULTS)
-    assert (code, err) == (0, ""), said + err
-    assert f"{count} cases, 0 findings" in said
+    assert (code, err, f"{count} cases, 0 findings" in said) == (0, "", True), said + err
 
 
 @pytest.mark.exhaustive
 def test_no_fault_breaks_a_promise():
     faults = ("--killed", 5, "--interrupted", 5, "--full-disk", 8, "--two-writers", 3)
     code, said, err = run("--cases", 0, *faults)
-    assert (code, err) == (0, ""), said + err
+    assert (code, err, "21 faults, 0 findings" in said) == (0, "", True), said + err
     assert "killed: 5 times; exit codes: " in said
-    assert "21 faults, 0 findings" in said
 
 
 @pytest.mark.exhaustive
