@@ -522,9 +522,9 @@ def test_the_main_job_interrupted_at_random(chunk, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_library_that_changes_the_environment_while_it_parses_puts_it_back(monkeypatch):
+def test_a_library_that_changes_the_environment_while_it_parses_puts_it_back(tmp_path, monkeypatch):
     """Typer sets a variable before the `try` that takes it away again."""
-    before, changes = dict(os.environ), []
+    job, before, changes = Job(tmp_path), dict(os.environ), []
 
     class Struck(type(os.environ)):
         def __setitem__(self, key, value):
@@ -534,7 +534,7 @@ def test_a_library_that_changes_the_environment_while_it_parses_puts_it_back(mon
 
     with monkeypatch.context() as patch:  # pytest changes the environment after each step
         patch.setattr(os.environ, "__class__", Struck)
-        assert main(["--engine", "analytic"]) == 130
+        assert job.run() == 130
     assert changes
     assert dict(os.environ) == before
 
