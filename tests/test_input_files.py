@@ -1,5 +1,6 @@
 """Only regular files are read, no more of them than is wanted; what is written is whole."""
 
+import faulthandler
 import fcntl
 import multiprocessing
 import os
@@ -144,7 +145,10 @@ def test_a_trust_record_that_is_a_pipe_does_not_hang(model, pipe, tmp_path, monk
     pipe.replace(store / "trust.json")
     (model / "a.py").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    # A hang would leave no other word.
+    faulthandler.dump_traceback_later(60, exit=True, file=sys.__stderr__)
     code, _, err = run(capsys, "trust", model)
+    faulthandler.cancel_dump_traceback_later()
     assert (code, "it is a pipe" in err) == (2, True)
 
 
