@@ -11,11 +11,20 @@ from typing import Any, Final
 import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.forward import blamed_on, running
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
+from dsocr_analyze.model.known_shapes import Look
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import exclusive
-from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value, tensors_in
+from dsocr_analyze.model.torch_calls import (
+    Arguments,
+    Function,
+    Key,
+    Keywords,
+    Value,
+    tensors_in,
+)
 from dsocr_analyze.trace.record import Trace, TracedCall
 from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.repetition import Alike
@@ -154,11 +163,14 @@ def recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]:
 class CallRecorder(Recorder):
     """Keeps the trace's `modules`; of equal calls that run once, the first.
 
-    Documents trace many models that call the same operators. So these recorders remember together
-    what a call does.
+    Documents trace many models that call the same operators, so all these recorders remember
+    together what a call does.
     """
 
-    _remembered: Final[tuple[dict[Any, Any], dict[Any, Any]]] = ({}, {})
+    _remembered: Final = (
+        dict[Key | None, tuple[list[Look], list[Kernel]]](),
+        dict[Key | None, tuple[Trace, str]](),
+    )
 
     def __init__(self, model: torch.nn.Module, alike: Alike | None = None) -> None:
         super().__init__(model, alike)

@@ -209,8 +209,12 @@ class Recorder:
     ) -> Result:
         """Runs something as one operator: of its inner operators, only copies are recorded.
 
-        Its name has a rule, its arguments are in schema order, and keyword arguments are the rest.
-        `is_kernel` says that it is a single kernel, without intermediate results.
+        Args:
+            name: The operator's name, which has a rule.
+            args: Its arguments in schema order.
+            kwargs: Its remaining keyword arguments.
+            run: Runs it, and returns its output.
+            is_kernel: Whether it is a single kernel, without intermediate results.
         """
         if torch._C._are_functorch_transforms_active():
             return run()  # on wrapped tensors; operations on the inner ones are dispatched
