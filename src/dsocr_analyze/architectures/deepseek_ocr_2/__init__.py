@@ -1,7 +1,7 @@
 """DeepSeek-OCR-2: SAM, a Qwen2 decoder as encoder, a projector, and DeepSeek-OCR's decoder.
 
 The encoder runs over image tokens and as many learned queries. The published config names only its
-width; the other values that its code sets may be named too.
+width; the other values that its code sets may be named too, as for small models.
 
 Source: `Qwen2Decoder2Encoder`, `CustomQwen2Decoder` (`deepencoderv2.py`) and the Qwen2 classes of
 transformers 4.46, in whose order operators and names stand; Ainslie et al. 2023 (GQA).
@@ -26,8 +26,8 @@ from dsocr_analyze.architectures.ocr_family.attention import rotary_tables, rota
 from dsocr_analyze.architectures.ocr_family.config_table import (
     PROJECTOR_KEYS,
     SAM_KEYS,
+    Rules,
     key_table,
-    keys_of,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     DecoderDimensions,
@@ -131,14 +131,16 @@ _MODES: Final[dict[str, Mode]] = {
 }
 """The `infer()` call of its README, and each view size alone."""
 
-_ENCODER_KEYS: Final = keys_of(
-    "vision_config.width.qwen2-0-5b",
-    "dim",
-    "layers",
-    "heads",
-    "key_value_heads",
-    "intermediate_size",
-    "view_sizes",
+_ENCODER_KEYS: Final[Rules] = dict.fromkeys(
+    (
+        "vision_config.width.qwen2-0-5b.dim",
+        "vision_config.width.qwen2-0-5b.layers",
+        "vision_config.width.qwen2-0-5b.heads",
+        "vision_config.width.qwen2-0-5b.key_value_heads",
+        "vision_config.width.qwen2-0-5b.intermediate_size",
+        "vision_config.width.qwen2-0-5b.view_sizes",
+    ),
+    USED,
 )
 
 
@@ -412,9 +414,7 @@ class _OCR2(FamilyMember):
     model_types = ("DeepseekOCR2",)
     built_in = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE
-    config_table = key_table(
-        SAM_KEYS | dict.fromkeys(_ENCODER_KEYS, USED) | PROJECTOR_KEYS, _PUBLISHED_SECTIONS
-    )
+    config_table = key_table(SAM_KEYS | _ENCODER_KEYS | PROJECTOR_KEYS, _PUBLISHED_SECTIONS)
     stages = (SAM, _ENCODER, PROJECTOR, PREFILL, DECODE)
     modes, default_mode = _MODES, "dynamic"
     crop = CropRule(tile=768, most=6)

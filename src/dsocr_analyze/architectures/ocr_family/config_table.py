@@ -20,14 +20,9 @@ from dsocr_analyze.architectures.config_file import (
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import DECODER_DEFAULTS
 
-__all__ = ["CLIP_KEYS", "PROJECTOR_KEYS", "SAM_KEYS", "key_table", "keys_of"]
+__all__ = ["CLIP_KEYS", "PROJECTOR_KEYS", "SAM_KEYS", "Rules", "key_table"]
 
 Rules: TypeAlias = dict[str, KeyRule]
-
-
-def keys_of(section: str, *keys: str) -> list[str]:
-    """Dotted paths of keys in a section."""
-    return [f"{section}.{key}" for key in keys]
 
 
 # --- conditions ------------------------------------------------------------------------------
@@ -137,30 +132,28 @@ _DECODER: Final[Rules] = {
         "latent attention", Unread(("rope_scaling", "type")), _ROPE_TYPE
     ),
     **dict.fromkeys(
-        keys_of(
-            "rope_scaling",
-            "factor",
-            "original_max_position_embeddings",
-            "attention_factor",
-            "beta_fast",
-            "beta_slow",
-            "mscale",
-            "mscale_all_dim",
+        (
+            "rope_scaling.factor",
+            "rope_scaling.original_max_position_embeddings",
+            "rope_scaling.attention_factor",
+            "rope_scaling.beta_fast",
+            "rope_scaling.beta_slow",
+            "rope_scaling.mscale",
+            "rope_scaling.mscale_all_dim",
         ),
         _VALUE,
     ),
 }
 
 SAM_KEYS: Final[Rules] = {
-    "vision_config.image_size": USED,
     **dict.fromkeys(
-        keys_of(
-            "vision_config.width.sam_vit_b",
-            "width",
-            "layers",
-            "heads",
-            "global_attn_indexes",
-            "downsample_channels",
+        (
+            "vision_config.image_size",
+            "vision_config.width.sam_vit_b.width",
+            "vision_config.width.sam_vit_b.layers",
+            "vision_config.width.sam_vit_b.heads",
+            "vision_config.width.sam_vit_b.global_attn_indexes",
+            "vision_config.width.sam_vit_b.downsample_channels",
         ),
         USED,
     ),
@@ -169,21 +162,24 @@ SAM_KEYS: Final[Rules] = {
 }
 
 CLIP_KEYS: Final[Rules] = dict.fromkeys(
-    keys_of(
-        "vision_config.width.clip-l-14-224", "width", "layers", "heads", "image_size", "patch_size"
+    (
+        "vision_config.width.clip-l-14-224.width",
+        "vision_config.width.clip-l-14-224.layers",
+        "vision_config.width.clip-l-14-224.heads",
+        "vision_config.width.clip-l-14-224.image_size",
+        "vision_config.width.clip-l-14-224.patch_size",
     ),
     USED,
 )
 
 PROJECTOR_KEYS: Final[Rules] = {
     **dict.fromkeys(
-        keys_of(
-            "projector_config",
-            "projector_type",
-            "input_dim",
-            "n_embed",
-            "token_pooling",
-            "conv_fusion_high_low_features",
+        (
+            "projector_config.projector_type",
+            "projector_config.input_dim",
+            "projector_config.n_embed",
+            "projector_config.token_pooling",
+            "projector_config.conv_fusion_high_low_features",
         ),
         USED,
     ),
