@@ -8,10 +8,10 @@ Coefficients are fitted on the training groups only, by least squares on log tim
 loss from several starts, and those are what is shipped; the error stated beside them is of the
 groups held out. The same tables give the same files.
 
-Rows used: vLLM tables, and SGLang's for experts on A100; products with m up to 16384 and n, k from
-256 (errors up to 16384 each); attention without a window and head sizes up to 256; experts with
-balanced choices and all experts on one GPU, their width split over 1 to 32 GPUs. Peaks are those of
-devices.toml.
+Rows used: the last tables of vLLM, and of SGLang with the kernels that it takes by default;
+products with m up to 16384 and n, k from 256 (errors up to 16384 each); attention without a window
+and head sizes up to 256; experts with balanced choices and all experts on one GPU, their width
+split over 1 to 32 GPUs. Peaks are those of devices.toml.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import json
 import sys
 import time
 import tomllib
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -66,6 +67,11 @@ DTYPES: Final = {
 }
 MOVEMENT_OF: Final = {"a100-80gb-sxm": "h100-sxm"}
 """Whose elementwise kernels a GPU takes that was not measured with any."""
+PREFIXES: Final = {"vllm": "", "sglang": "sglang."}
+"""What the names of a profile's tables begin with, by serving engine."""
+SHARED: Final = ("encoder_attention", "movement")
+"""Kinds for which vLLM's table stands under every engine: encoders run the model's own code, and
+SGLang's only table of elementwise kernels is of one that it launches in three times the time."""
 _FLASH2: Final = ("a100-80gb-sxm", "l40s", "rtx-pro-6000")
 _BLACKWELL: Final = ("b200", "b300", "gb200", "gb300")
 _HOPPER: Final = ("h100-sxm", "h200-sxm")
@@ -78,8 +84,9 @@ SECOND_KERNEL: Final[dict[str, Any]] = {
 """Of experts where every row was measured with the same kernel: unused."""
 
 
-def options(kind: str, dtype: str, gpu: str) -> list[dict[str, int]]:
+def options(kind: str, dtype: str, gpu: str, engine: str) -> list[dict[str, int]]:
     """Whole-numbered coefficients to try, by what the library's kernels are known to do."""
+    is_vllm = engine == "vllm"
     choices: dict[str, tuple[int, ...]]
     if kind == "movement":
         return [{}]
@@ -90,14 +97,14 @@ def options(kind: str, dtype: str, gpu: str) -> list[dict[str, int]]:
     if kind == "experts":
         # TensorRT-LLM's kernels on Blackwell of data centres take multiples of 128.
         choices = {"tiles": (BEST_64, BEST_128, BY_TOKENS, BY_EXPERTS),
-                   "inter_step": (128,) if gpu in _BLACKWELL else (1,)}  # fmt: skip
+                   "inter_step": (128,) if gpu in _BLACKWELL and is_vllm else (1,)}  # fmt: skip
     elif kind == "generation_attention":
-        second = gpu in _FLASH2
+        # FlashAttention-2 splits them for groups only, FlashInfer, which SGLang takes here, always.
         choices = {"tile_heads": (64,), "tile_keys": (64, 128), "slots": (1, 2),
-                   "split_needs_groups": (1,) if second else (0,)}  # fmt: skip
+                   "split_needs_groups": (int(gpu in _FLASH2 and is_vllm),)}  # fmt: skip
     elif gpu in _FLASH2:
         choices = {"tile_queries": (128, 64), "tile_keys": (64,), "slots": (1, 2),
-                   "head_step": (32,), "splits": (0,)}  # fmt: skip
+                   "head_step": (32,), "splits": (0,) if is_vllm else (0, 1)}  # fmt: skip
     elif gpu in _HOPPER:
         queries = (192,) if kind == "encoder_attention" else (128,)
         choices = {"tile_queries": queries, "tile_keys": (64, 128), "slots": (1,),
@@ -108,13 +115,16 @@ def options(kind: str, dtype: str, gpu: str) -> list[dict[str, int]]:
     return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
 
 
-def fit_kind(kind: str, rows: MeasuredRows, gpu: Gpu, dtype: str) -> records.Coefficients:
+def fit_kind(
+    kind: str, rows: MeasuredRows, gpu: Gpu, dtype: str, engine: str
+) -> records.Coefficients:
     """The best coefficients on the training groups."""
     training = rows.taken(~rows.held_out)
     random = np.random.default_rng(SEED)
     order = random.permutation(len(training.seconds))
     first: Any = first_guess(kind, dtype)
-    tried = [dataclasses.replace(first, **choice) for choice in options(kind, dtype, gpu.name)]
+    choices = options(kind, dtype, gpu.name, engine)
+    tried = [dataclasses.replace(first, **choice) for choice in choices]
     if len(tried) > 1:
         few = training.taken(order[:700])
         costs = [fitted(kind, few, gpu, dtype, each, starts=1, evaluations=15) for each in tried]
@@ -184,20 +194,20 @@ def left_out(
     return float(np.median(error)), float(np.percentile(error, 90))
 
 
-def section(kind: str, dtype: str, rows: MeasuredRows, gpu: Gpu, sixteen: str) -> str:
+def section(kind: str, dtype: str, rows: MeasuredRows, gpu: Gpu, engine: str, sixteen: str) -> str:
     """The part of a profile about one kind and type; `sixteen` is the one in bfloat16."""
     began = time.perf_counter()
-    fit = fit_kind(kind, rows, gpu, dtype)
+    fit = fit_kind(kind, rows, gpu, dtype, engine)
     if kind == "experts" and sixteen and not rows.sizes["fallback"][~rows.held_out].any():
         # No training group ran the second kernel in this type: it is as much slower as in 16 bits.
         known = tomllib.loads(sixteen)[kind]["bfloat16"]["coefficients"]
         fit = dataclasses.replace(fit, **{name: known[name] for name in SECOND_KERNEL})
     stated = fit_errors(kind, rows, gpu, dtype, fit)
     across = left_out(rows, gpu, dtype, fit) if kind == "experts" else None
-    print(f"{gpu.name} {kind} {dtype}: held out {stated.held_out_median:.1%} /"
+    print(f"{gpu.name} {engine} {kind} {dtype}: held out {stated.held_out_median:.1%} /"
           f" {stated.held_out_p90:.1%} (training {stated.training_median:.1%}, left out {across},"
           f" {time.perf_counter() - began:.0f} s)", flush=True)  # fmt: skip
-    return kind_text(kind, dtype, fit, stated, rows.version, across)
+    return kind_text(f"{PREFIXES[engine]}{kind}", dtype, fit, stated, rows.version, across)
 
 
 def movement_of(another: str) -> str:
@@ -210,27 +220,30 @@ def movement_of(another: str) -> str:
     ) + "\n"  # fmt: skip
 
 
-def profile(data: Path, name: str, kinds: tuple[str, ...]) -> None:
+def profile(data: Path, name: str, engines: Iterable[str], kinds: Iterable[str]) -> None:
     """Fit some kinds of a GPU and write its profile; other kinds stay as they were."""
     gpu, path = gpu_catalogue()[name], PROFILES / f"{name}.toml"
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    parts = dict(_parts(before))
-    for kind in kinds:
+    parts = dict(_parts(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    for engine, kind in product(engines, kinds):
+        if engine != "vllm" and kind in SHARED:
+            continue
         for dtype in DTYPES[kind]:
-            rows = read_rows(data, name, kind, dtype)
-            if rows is None and name in MOVEMENT_OF and kind == "movement":
+            prefix = PREFIXES[engine]
+            rows = read_rows(data, name, kind, dtype, engine)
+            if rows is None and name in MOVEMENT_OF and kind == "movement" and not prefix:
                 parts["movement.bfloat16"] = movement_of(MOVEMENT_OF[name])
             if rows is None or (dtype == "float8" and not gpu.float8_tflops):
                 continue
-            parts[f"{kind}.{dtype}"] = section(
-                kind, dtype, rows, gpu, parts[f"{kind}.bfloat16"] if dtype == "float8" else ""
-            )
-    order = [f"{kind}.{dtype}" for kind in records.COEFFICIENTS for dtype in ("bfloat16", "float8")]
+            sixteen = parts[f"{prefix}{kind}.bfloat16"] if dtype == "float8" else ""
+            part = section(kind, dtype, rows, gpu, engine, sixteen)
+            parts[f"{prefix}{kind}.{dtype}"] = part
+    order = product(PREFIXES.values(), records.COEFFICIENTS, ("bfloat16", "float8"))
+    names = [f"{prefix}{kind}.{dtype}" for prefix, kind, dtype in order]
     head = (
         "# Written by scripts/fit_profiles.py; do not edit.\n\n"
         f'source = "{SOURCE}"\nlicence = "{LICENCE}"\nsystem = "{SYSTEMS[name]}"\n'
     )
-    text = "\n".join([head, *(parts[each] for each in order if each in parts)])
+    text = "\n".join([head, *(parts[each] for each in names if each in parts)])
     path.parent.mkdir(exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
@@ -273,13 +286,14 @@ def main() -> int:
     parser.add_argument("--data", type=Path, help="folder of the tables (systems/data)")
     parser.add_argument("--only", nargs="*", choices=[*SYSTEMS], default=[*SYSTEMS])
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=[*KINDS])
+    parser.add_argument("--engines", nargs="*", choices=[*PREFIXES], default=[*PREFIXES])
     parser.add_argument("--sample", action="store_true", help="only draw the tests' sample again")
     given = parser.parse_args()
     if given.sample:
         write_sample(data_directory(given.data))
         return 0
     for name in given.only:
-        profile(data_directory(given.data), name, tuple(given.kinds))
+        profile(data_directory(given.data), name, given.engines, given.kinds)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +24,12 @@ __all__ = [
     "weight_only_rows",
 ]
 
-FRAMEWORK: Final = "vllm"
-OTHER_FRAMEWORK: Final = {("a100-80gb-sxm", "experts"): "sglang"}
-"""Where vLLM's table has no row that fits: its A100 table has no balanced choices."""
+_BACKENDS: Final = {
+    "attention": ("fa3", "trtllm_mha", "flashinfer", "flash_attention"), "moe": ("triton",)
+}  # fmt: skip
+"""SGLang's default kernels: by GPU the first one that is there, and for experts the runner that it
+takes where neither the model nor a quantization asks for another. Models of other head sizes and
+those that name a runner were measured with others."""
 SYSTEMS: Final = {
     "a100-80gb-sxm": "a100_sxm",
     "h100-sxm": "h100_sxm",
@@ -73,11 +77,15 @@ def data_directory(given: Path | None) -> Path:
     return Path(found.submodule_search_locations[0]) / "systems" / "data"
 
 
-def read_rows(data: Path, gpu: str, kind: str, dtype: str) -> MeasuredRows | None:
-    """Rows of a GPU, kind and data type; None where there is no table or no row."""
+def read_rows(
+    data: Path, gpu: str, kind: str, dtype: str, engine: str = "vllm"
+) -> MeasuredRows | None:
+    """Rows of a GPU, kind and data type under a serving engine; None where there are none.
+
+    They are of the last version with a table.
+    """
     room, name = _TABLES[kind]
-    framework = OTHER_FRAMEWORK.get((gpu, kind), FRAMEWORK)
-    found = sorted((data / SYSTEMS[gpu] / room / framework).glob(f"*/{name}.parquet"))
+    found = sorted((data / SYSTEMS[gpu] / room / engine).glob(f"*/{name}.parquet"), key=_version)
     if not found:
         return None
     table = parquet.read_table(found[-1])
@@ -85,18 +93,27 @@ def read_rows(data: Path, gpu: str, kind: str, dtype: str) -> MeasuredRows | Non
         each: table.column(each).to_numpy(zero_copy_only=False) for each in table.column_names
     }
     chosen = _chosen(columns, kind, _DTYPES[dtype])
+    if engine == "sglang" and room in _BACKENDS:
+        sources = [str(source) for source in columns["kernel_source"]]
+        default = next(each for each in _BACKENDS[room] if any(each in name for name in sources))
+        chosen &= np.array([default in source for source in sources])
     columns = {each: values[chosen] for each, values in columns.items()}
     if not chosen.any():
         return None
     sizes, keys, within = _sizes(columns, kind)
-    if framework == "sglang":
+    if engine == "sglang" and kind == "experts":
         # SGLang's collector gave every expert a gate: 2688 x 1856, too, takes three matrices' time.
         sizes["gated"] = np.ones(len(within))
     group = np.stack([np.asarray(columns[key], dtype=np.int64) for key in keys], axis=1)
     held_out = held_out_groups([tuple(map(int, row)) for row in group])
     seconds = np.asarray(columns["latency"], dtype=float) / 1e3
-    version = f"{framework} {found[-1].parent.name}"
+    version = f"{engine} {found[-1].parent.name}"
     return MeasuredRows(sizes, seconds, held_out, within, group, version)
+
+
+def _version(path: Path) -> list[int]:
+    """Numbers of a table's version: 0.5.14 comes after 0.5.6.post2."""
+    return [int(number) for number in re.findall(r"\d+", path.parent.name)]
 
 
 def weight_only_rows(data: Path, gpu: str, kind: str, weights: str) -> MeasuredRows | None:
@@ -106,7 +123,7 @@ def weight_only_rows(data: Path, gpu: str, kind: str, weights: str) -> MeasuredR
     """
     room, name = _TABLES[kind]
     found = None
-    for path in sorted((data / SYSTEMS[gpu] / room).glob(f"*/*/{name}.parquet")):
+    for path in sorted((data / SYSTEMS[gpu] / room).glob(f"*/*/{name}.parquet"), key=_version):
         table = parquet.read_table(path)
         columns = {
             each: table.column(each).to_numpy(zero_copy_only=False) for each in table.column_names

@@ -1,8 +1,11 @@
 """Device profiles in TOML, read and written: fitted coefficients per kernel kind and data type.
 
-A user's also has `[gpu]` if the GPU is not in the catalogue, and falls back to the shipped one. A
-kind without coefficients has those of the GPU named by `like`, with this GPU's peaks. A kind states
-errors on held-out sizes, or as `derived` the origin of coefficients that were not fitted.
+`[gemm.bfloat16]` has vLLM's kernels, `[sglang.gemm.bfloat16]` SGLang's. A kind without coefficients
+has those of the other engine, or else of the GPU named by `like`, with this GPU's peaks. A kind
+states errors on held-out sizes, or as `derived` the origin of coefficients that were not fitted.
+
+A user's file also has `[gpu]` if the GPU is not in the catalogue, and falls back to the shipped
+one. What no engine launched holds under all.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from functools import cache
 from importlib import resources
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.coefficients import (
@@ -24,7 +28,7 @@ from dsocr_analyze.hardware.coefficients import (
     coefficients_of,
 )
 from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue
-from dsocr_analyze.hardware.timed_device import EXTRAPOLATED_BAND, Device, MeasuredHost
+from dsocr_analyze.hardware.timed_device import ENGINES, EXTRAPOLATED_BAND, Device, MeasuredHost
 from dsocr_analyze.input_files import SETTINGS_BYTES, read_bytes
 
 if TYPE_CHECKING:
@@ -46,7 +50,8 @@ __all__ = [
 ]
 
 
-_DTYPES: Final = ("bfloat16", "float16", "float8")
+_HALVES: Final = ("bfloat16", "float16")
+_DTYPES: Final = (*_HALVES, "float8")
 _PRODUCT_DTYPES: Final = (*_DTYPES, "float32")
 """Of products; other kinds in float32 are priced as movement."""
 _ERRORS: Final = {"held_out_median": 0.15, "held_out_p90": 0.4}
@@ -57,7 +62,10 @@ _STATED: Final = ("framework", "derived", "training_rows", "training_median", "h
                   "left_out_p90")  # fmt: skip
 _STATED_OF_CPU: Final = ("training_rows", "held_out_rows", *_ERRORS)
 _TOP: Final = ("name", "source", "licence", "system", "gpu", "host", "cpu", "kernels",
-               *COEFFICIENTS)  # fmt: skip
+               *ENGINES[1:], *COEFFICIENTS)  # fmt: skip
+_SHARED: Final = ("encoder_attention", "masked_attention", "movement")
+"""Kinds alike under all engines: encoders run the model's own code, and what only moves bytes has
+few ways to do it."""
 _OF_GPU: Final = (
     "title", "tensor_tflops", "bandwidth_gb_s", "memory_gb", "source", "sms", "l2_mb",
 )  # fmt: skip
@@ -96,7 +104,26 @@ def _shipped(name: str) -> Device:
     return _profile(gpu, table, _own_kinds(table, name), base)
 
 
-def _own_kinds(table: Table, gpu: str) -> dict[tuple[str, str], Fitted]:
+Kinds: TypeAlias = Mapping[tuple[str, str], Fitted]
+
+
+def _own_kinds(table: Table, gpu: str) -> dict[str, Kinds]:
+    """The coefficients in a profile by serving engine."""
+    first, *others = ENGINES
+    found: dict[str, Kinds] = {first: _kinds_in(table, gpu)}
+    for engine in others:
+        shared = {key: each for key, each in found[first].items() if _is_of(engine, key[0], each)}
+        found[engine] = shared | _kinds_in(table.get(engine, {}), gpu)
+    return found
+
+
+def _is_of(engine: str, kind: str, fitted: Fitted) -> bool:
+    """Whether an engine's kernels take these times."""
+    launched_by = fitted.framework.partition(" ")[0]
+    return kind in _SHARED or launched_by == engine or launched_by not in ENGINES
+
+
+def _kinds_in(table: Table, gpu: str) -> dict[tuple[str, str], Fitted]:
     found = {}
     for kind in COEFFICIENTS:
         for dtype, entry in table.get(kind, {}).items():
@@ -114,27 +141,29 @@ def _own_kinds(table: Table, gpu: str) -> dict[tuple[str, str], Fitted]:
 def _profile(
     gpu: Gpu,
     table: Table,
-    own: Mapping[tuple[str, str], Fitted],
+    own: Mapping[str, Kinds],
     base: Device | None,
     host: MeasuredHost | None = None,
 ) -> Device:
-    """A GPU with its own kinds, and others as on the one that it is like."""
-    kinds, others = {}, base.kinds if base else {}
-    for kind in COEFFICIENTS:
-        for dtype in sorted(_PRODUCT_DTYPES):
-            key = kind, dtype
-            if key in own:
-                kinds[key] = own[key]
-            elif key in others and (dtype not in ("float8", "float32") or gpu.tflops(dtype)):
-                other = others[key]
-                wider = 1.0 if other.extrapolated else EXTRAPOLATED_BAND
-                kinds[key] = replace(
-                    other, median=wider * other.median, p90=wider * other.p90, extrapolated=True
-                )
+    """A GPU with its own kinds by engine, and others as on the one that it is like."""
+    kinds = {engine: dict(own[engine]) for engine in ENGINES}
+    for engine, dtype, kind in product(ENGINES, sorted(_PRODUCT_DTYPES), COEFFICIENTS):
+        key, found = (kind, dtype), kinds[engine]
+        lent = next((each[key] for each in own.values() if key in each), None)
+        if key not in found and not lent and base and (dtype in _HALVES or gpu.tflops(dtype)):
+            lent = base.under(engine).kinds.get(key)
+        if key not in found and lent:
+            wider = 1.0 if lent.extrapolated else EXTRAPOLATED_BAND
+            found[key] = replace(
+                lent, median=wider * lent.median, p90=wider * lent.p90, extrapolated=True
+            )
     source, licence = table.get("source", ""), table.get("licence", "")
-    if base and not own:
+    if base and not any(own.values()):
         source, licence = f"extrapolated from {base.gpu.name}: {base.source}", base.licence
-    return Device(gpu, source, licence, kinds, host)
+    first, *others = ENGINES
+    return Device(
+        gpu, source, licence, kinds[first], host, others={each: kinds[each] for each in others}
+    )
 
 
 # --- a user's file ---------------------------------------------------------------------------
@@ -180,9 +209,9 @@ def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> 
         _check_record(entry, MeasuredHost, f"{file}: host")
         host = MeasuredHost(**dict(zip(entry, map(float, entry.values()), strict=True)))
     if name in known and "gpu" not in table:
-        kinds = {**known[name].kinds, **kinds}
+        kinds = {each: {**known[name].under(each).kinds, **kinds[each]} for each in ENGINES}
     base = known[catalogue_name(gpu.like, known)] if gpu.like else None
-    if not kinds and base is None:
+    if not any(kinds.values()) and base is None:
         raise DeviceError(f"{file}: give coefficients of {', '.join(COEFFICIENTS)}, or gpu.like")
     return _profile(gpu, {"source": str(file), **table}, kinds, base, host)
 
@@ -196,10 +225,13 @@ def check_gpu(entry: Any, where: str) -> None:
 
 def check_kinds(table: Table, where: str) -> None:
     """Raise DeviceError for what is wrong in a profile's kinds; messages name `where`."""
+    for engine in ENGINES[1:]:
+        if engine in table:
+            _check(table, [engine], f"{where}: ", "a table of kinds", _is_table)
+            _check_keys(table[engine], COEFFICIENTS, f"{where}: {engine}")
+            check_kinds(table[engine], f"{where}: {engine}")
     for kind in COEFFICIENTS:
-        _check(
-            table, [kind], f"{where}: ", "a table of data types", lambda e: isinstance(e, dict), {}
-        )
+        _check(table, [kind], f"{where}: ", "a table of data types", _is_table, {})
         for dtype, entry in table.get(kind, {}).items():
             types = _PRODUCT_DTYPES if kind == "gemm" else _DTYPES
             if dtype not in types:
@@ -311,6 +343,10 @@ def _is_amount(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 1e30
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict)
 
 
 def _is_text(value: object) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.figures import expected_experts
@@ -22,17 +22,23 @@ if TYPE_CHECKING:
     Seconds: TypeAlias = float | Floats
 
 __all__ = [
+    "ENGINES",
     "EXTRAPOLATED_BAND",
     "STORED_BITS",
     "WEIGHT_ONLY_ERROR",
     "Device",
+    "Engine",
     "MeasuredHost",
     "dtype_name",
     "product_types",
 ]
 
 EXTRAPOLATED_BAND: Final = 2.0
-"""Factor by which errors widen for a kind taken from another GPU."""
+"""Factor by which errors widen for a kind taken from another GPU or serving engine."""
+
+Engine: TypeAlias = Literal["vllm", "sglang"]
+ENGINES: Final[tuple[Engine, ...]] = ("vllm", "sglang")
+"""Serving engines with kernels of their own."""
 
 STORED_BITS: Final = {"float8": 8, "int8": 8, "int4": 4}
 """Bits per weight, without scales, or cached element in types below 16 bits."""
@@ -117,9 +123,10 @@ class Device:
     Attributes:
         gpu: As sold; for a CPU, with the rates that it reached.
         source: Of the kernel times.
-        kinds: Coefficients by (kind, data type), some of another GPU.
+        kinds: Coefficients by (kind, data type), some of another GPU: vLLM's kernels.
         host: None if it was not measured.
         cpu: Kernel times of a CPU, to which no formula here applies.
+        others: `kinds` of other serving engines.
     """
 
     gpu: Gpu
@@ -128,6 +135,11 @@ class Device:
     kinds: Mapping[tuple[str, str], Fitted]
     host: MeasuredHost | None = None
     cpu: CpuKernels | None = None
+    others: Mapping[str, Mapping[tuple[str, str], Fitted]] = field(default_factory=dict)
+
+    def under(self, engine: Engine) -> Device:
+        """The GPU with the kernels of a serving engine."""
+        return replace(self, kinds=self.others.get(engine, self.kinds))
 
     @property
     def extrapolated(self) -> bool:

@@ -201,7 +201,8 @@ NO_CORRECTIONS: Final = Corrections()
 
 def basis_of(profile: Device, host: Host) -> str:
     """Digest of a GPU's kernel times and an engine's host figures."""
-    fitted = [(key, each.coefficients) for key, each in sorted(profile.kinds.items())]
+    kinds = profile.under(host.engine).kinds
+    fitted = [(key, each.coefficients) for key, each in sorted(kinds.items())]
     return hashlib.sha256(repr((profile.gpu, fitted, host)).encode()).hexdigest()[:16]
 
 

@@ -14,7 +14,7 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.names import did_you_mean, in_any_case
 
 if TYPE_CHECKING:
-    from dsocr_analyze.hardware.timed_device import Device
+    from dsocr_analyze.hardware.timed_device import Device, Engine
     from dsocr_analyze.workload import ViewBatch
 
 __all__ = ["EAGER", "NATIVE", "RUNTIMES", "SERVERS", "Host", "Precision", "server_named"]
@@ -50,6 +50,7 @@ class Host:
         pixel_bytes: Per value copied to the GPU.
         link_gb_s: Of that copy, from memory that is not pinned.
         computes: Whether it is a CPU that runs the model itself.
+        engine: Whose kernels run.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Host:
     source: str
     link_source: str = "assumed"
     computes: bool = False
+    engine: Engine = "vllm"
 
     def on(self, profile: Device) -> Host:
         """The eager host with figures measured on the profile's machine; others stay."""
@@ -167,6 +169,7 @@ _SERVERS: Final = (
         chunk_tokens=8192, mixes_prefill=False, pixel_bytes=2, link_gb_s=6.0,
         source="no idle GPU between decode batches (lmsys.org blog of 2024-12-04); the hidden"
         " work as in vLLM",
+        engine="sglang",
     ),
 )  # fmt: skip
 

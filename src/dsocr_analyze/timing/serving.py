@@ -41,7 +41,7 @@ _CALLS: Final = attrgetter("calls")
 
 @dataclass
 class ServedModel:
-    """A model on a GPU under a serving engine.
+    """A model on a GPU under a serving engine, with that engine's kernels.
 
     Raises:
         ConfigError: The engine is not modelled for these dimensions.
@@ -57,6 +57,7 @@ class ServedModel:
 
     def __post_init__(self) -> None:
         self.architecture.forms.served.check(self.dimensions)
+        self.device = self.device.under(self.server.engine)
         self.cache_bits = STORED_BITS.get(self.precision.cache or "", 8 * self.dtype.nbytes)
         self._vision_of = cache(self._vision)
 
