@@ -392,7 +392,10 @@ class TestCompletion:
             (("sweep", "--dtype", "bfloat16,f"), {"bfloat16,float16", "bfloat16,float32"}),
             (("tree", "--page", "le"), {"letter", "legal"}),
             (("--arch", "deepseek-ocr-"), {"deepseek-ocr-2"}),
-            (("compare", "unlimited-ocr:"), {"unlimited-ocr:gundam", "unlimited-ocr:base"}),
+            (
+                ("compare", "unlimited-ocr:"),
+                {f"unlimited-ocr:{mode}" for mode in ("gundam", "base", "tiny", "small", "large")},
+            ),
             (("fit", "--use-flash-attn", ""), {"0", "1"}),
             (("fit", "--format", "m"), {"markdown"}),
             (("compare", "--engine", ""), {"trace", "analytic"}),

@@ -396,6 +396,28 @@ def test_declared_repetition_changes_nothing():
     assert repeated == traced(model, PAGE, step_numbers=steps)
 
 
+# --------------------------------------------------------------------------------------- its modes
+
+
+def sizes_of(mode):
+    found = dataclasses.asdict(UNLIMITED_OCR.modes[mode])
+    return {key: found[key] for key in ("base_size", "image_size", "crop_mode")}
+
+
+@pytest.mark.parametrize(
+    ("mode", "prompt"),
+    [
+        ("tiny", 8 * 9 + 1 + 4),  # 77, as SGLang counts it (sgl-project/sglang pull 29186)
+        ("small", 10 * 11 + 1 + 4),
+        ("base", 16 * 17 + 1 + 4),  # 277, likewise
+        ("large", 20 * 21 + 1 + 4),
+    ],
+)
+def test_a_mode_of_one_view_has_rows_of_tokens_with_newlines_and_a_separator(mode, prompt):
+    page = UNLIMITED_OCR.plan(page=(1240, 1754), text_tokens=4, **sizes_of(mode))
+    assert (page.seq_len, len(page.views)) == (prompt, 1)
+
+
 # ------------------------------------------------------------------------------- recorded workloads
 
 
@@ -596,6 +618,12 @@ class TestVendor:
             assert torch.equal(*found)
 
     # ---------------------------------------------------------------------- operators and memory
+
+    @pytest.mark.parametrize("mode", ["tiny", "small", "large"])
+    def test_a_mode_of_one_view_runs_the_same_operators(self, mode):
+        page = UNLIMITED_OCR.plan(page=(1240, 1754), **sizes_of(mode))
+        theirs, ours = (traced(load(path, 128, config=WHOLE), page) for path in BOTH)
+        assert_same_passes(ours, theirs)
 
     @pytest.mark.parametrize("seed", range(10))
     def test_drawn_models_run_the_same_operators_and_peak_at_the_same_byte(self, seed):

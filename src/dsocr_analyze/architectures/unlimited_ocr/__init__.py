@@ -47,6 +47,9 @@ _PUBLISHED_CODE: Final[Mapping[str, str]] = {
 }
 """SHA-256 of the published model's Python files."""
 
+_MODES: Final = {name: MODES[name] for name in ("gundam", "base", "tiny", "small", "large")}
+"""Without gundam-m: no server offers it, and `infer()` always cuts tiles of 640 pixels."""
+
 _WINDOWS: Final = ("sliding_window_size", "sliding_window")
 _WINDOW_RULE: Final = Conditional(
     "latent attention", Harmless("latent attention has no window"), USED
@@ -69,7 +72,7 @@ class _UnlimitedOCR(DeepSeekOCR):
     config_table = key_table(
         SAM_KEYS | CLIP_KEYS | PROJECTOR_KEYS | _WINDOW_RULES, PUBLISHED_SECTIONS
     )
-    modes, default_mode = {"gundam": MODES["gundam"], "base": MODES["base"]}, "gundam"
+    modes, default_mode = _MODES, "gundam"
     crop = CropRule(tile=640, most=32)
     prompt_pages = 1024
     has_window = True
