@@ -1,7 +1,5 @@
 """The analytic engine: a page's figures from its networks' forwards, without torch or a model."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Data types: their names in torch and their bytes per element. No torch."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from dsocr_analyze.errors import DeviceError

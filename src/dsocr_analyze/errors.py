@@ -1,7 +1,5 @@
 """Errors a user can fix: the command line prints one line and exits with the `exit_code`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 __all__ = [

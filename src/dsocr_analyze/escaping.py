@@ -4,8 +4,6 @@ Names of files and modules, values of a config and messages of exceptions must n
 cursor, turn a line around, or be read as markup.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from typing import Final

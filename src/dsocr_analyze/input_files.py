@@ -4,8 +4,6 @@ A pipe waits for a writer, and a device may never end. These and what is too lar
 OSError whose `strerror` says why.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -8,8 +8,6 @@ It is then raised at every safe point and at the end of the block, even if other
 Works with any handler, Python's own or a program's. Imports next to nothing.
 """
 
-from __future__ import annotations
-
 import _thread
 import contextlib
 import os

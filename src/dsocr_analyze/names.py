@@ -1,7 +1,5 @@
 """Matches typed names against the choices: in any case, or as a likely typo."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final

@@ -1,7 +1,5 @@
 """All files that are written: a reader sees the old file or the whole new one."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The version in this package's metadata."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 from typing import Final
 

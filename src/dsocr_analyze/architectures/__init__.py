@@ -1,7 +1,5 @@
 """The known model architectures, one package each."""
 
-from __future__ import annotations
-
 from collections import UserDict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

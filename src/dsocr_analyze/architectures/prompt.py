@@ -1,7 +1,5 @@
 """A prompt as transformers takes it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 __all__ = ["PlacedValue", "Prompt"]

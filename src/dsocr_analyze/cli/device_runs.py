@@ -1,7 +1,5 @@
 """What `calibrate`, `measure` and `infer` run; imported once torch is."""
 
-from __future__ import annotations
-
 import datetime as dt
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

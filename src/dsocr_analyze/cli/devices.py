@@ -1,7 +1,5 @@
 """`dsocr-analyze devices`, the GPUs and what is kept of them, and `fit`, what fits on them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """What runs on this machine's own device: `measure` a page, `infer` one, `calibrate` the device."""
 
-from __future__ import annotations
-
 import time
 import tomllib
 from pathlib import Path

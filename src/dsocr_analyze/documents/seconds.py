@@ -1,7 +1,5 @@
 """The page whose seconds a document works through."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

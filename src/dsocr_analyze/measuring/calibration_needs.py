@@ -1,7 +1,5 @@
 """The seconds and the memory that a calibration takes, known without torch."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

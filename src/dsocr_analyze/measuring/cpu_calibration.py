@@ -4,8 +4,6 @@ Kernels are measured alone, and in passes of a shallow network: there, a kernel 
 memory as the previous operators left them.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import datetime as dt

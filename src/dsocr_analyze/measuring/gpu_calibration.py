@@ -3,8 +3,6 @@
 Experts have none of their own: those of a serving engine, in the shipped profiles, are other ones.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import functools

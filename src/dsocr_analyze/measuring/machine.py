@@ -1,7 +1,5 @@
 """A device: its name, versions and profile, its clock and its memory."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

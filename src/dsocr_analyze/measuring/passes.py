@@ -1,7 +1,5 @@
 """Real passes of a page, timed stage by stage, its preprocessing, and their predictions."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Kernels that pages run, each called on its own, and their seconds on a device."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

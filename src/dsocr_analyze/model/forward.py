@@ -4,8 +4,6 @@ The vendor's files are written for one GPU, one version of transformers and a fu
 to which the process is adapted meanwhile.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import sys

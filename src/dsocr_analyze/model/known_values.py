@@ -5,8 +5,6 @@ from these) and computes the answer on the CPU. MoE routing is uniform: the choi
 experts in turn. No computed float is 0. A value is forgotten when its tensor's version changes.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

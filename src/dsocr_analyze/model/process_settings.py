@@ -4,8 +4,6 @@ Most are only for the running thread. The default dtype changes for all threads,
 is built or run at a time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

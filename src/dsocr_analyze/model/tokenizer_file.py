@@ -1,7 +1,5 @@
 """Read a model directory's `tokenizer.json`; the library panics if it is broken."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Which Python code may be executed: a record of the SHA-256 of files that the user trusts."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

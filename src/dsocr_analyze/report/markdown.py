@@ -1,7 +1,5 @@
 """The report for readers, as Markdown and for a terminal."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, repeat

@@ -1,7 +1,5 @@
 """What documents share: their first keys, their JSON and their schemas."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json

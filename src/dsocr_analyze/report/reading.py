@@ -3,8 +3,6 @@
 Version 1 has the batch's work under `page`, and a module's own work only where it differs.
 """
 
-from __future__ import annotations
-
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Numbers, prose and tables for readers. Only these strings are rounded."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """A report's tables and notes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from itertools import filterfalse, repeat, starmap

@@ -1,7 +1,5 @@
 """Predicted seconds: the document of `dsocr-analyze time`, and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import compress
 from operator import itemgetter

@@ -4,8 +4,6 @@ Source of the tables: `get_abs_pos_sam`, `get_abs_pos` and `get_rel_pos` (`deepe
 activation functions: `ACT2FN` of transformers 4.46.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import starmap

@@ -4,8 +4,6 @@ A function mode intercepts linear, matmul, einsum, attention, softmax and RMS no
 one operator everywhere. Copies made on the way, to another type or layout, are counted apart.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Rules of matrix products, convolutions and fused attention, whose work is `macs`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace

@@ -10,8 +10,6 @@ asks for tells their tensors apart:
   model's own device, and one shared with numpy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import weakref

@@ -4,8 +4,6 @@ Each module's `forward` is wrapped, for direct calls too. Hooks of other code on
 it, so such modules get hooks of ours around those.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import operator

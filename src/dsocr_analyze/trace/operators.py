@@ -8,8 +8,6 @@ handles count what they count correctly. An operator is
 * unknown: reported, never guessed.
 """
 
-from __future__ import annotations
-
 import math
 import traceback
 from functools import cache, partial

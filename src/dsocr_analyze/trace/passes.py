@@ -1,7 +1,5 @@
 """Runs under the recorder: the passes of a page, or a module or function on its own."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Turns the record of a run into figures: stages, the ledger, the batch, modules for a tree."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ transformers 4.46, which `DeepseekV2MLP` (`modeling_deepseekv2.py`) and `Qwen2ML
 al. 2017, eq. 1; Ainslie et al. 2023 (grouped queries); Dao 2023.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions

@@ -1,7 +1,5 @@
 """Every key of a relative's `config.json`, and what it does to the figures."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 

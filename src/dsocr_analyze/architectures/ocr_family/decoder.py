@@ -8,8 +8,6 @@ Source: DeepSeek-V2 (2405.04434), eq. 9 to 19 and section 2.1.2 (latent attentio
 (experts); DeepSeek-V3 (2412.19437), eq. 12 to 16; transformers' `LlamaAttention`.
 """
 
-from __future__ import annotations
-
 from operator import floordiv
 from typing import Final, TypeAlias
 

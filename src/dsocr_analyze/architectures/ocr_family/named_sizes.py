@@ -1,7 +1,5 @@
 """Names of sizes in formulas, part by part of a model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import singledispatch

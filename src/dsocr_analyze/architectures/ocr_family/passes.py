@@ -5,8 +5,6 @@ the relatives'. Like the vendor's names, attributes here hold what a page has le
 page replaces it, and the last one's until the decoder has finished.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

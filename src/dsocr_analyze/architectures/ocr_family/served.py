@@ -10,8 +10,6 @@ Source: vLLM (`model_executor/layers`), whose classes are named below, and SGLan
 same names.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Final, cast

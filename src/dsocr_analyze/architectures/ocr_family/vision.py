@@ -7,8 +7,6 @@ Source: `ImageEncoderViT`, `MlpProjector` and their parts (`deepencoder.py`), in
 operators and names stand; ViTDet (Li et al. 2022) for the windows; MViTv2 (Li et al. 2022), eq. 4.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Unlimited-OCR: DeepSeek-OCR with a sliding window over generated tokens, and finer grids."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

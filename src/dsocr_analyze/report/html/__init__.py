@@ -4,8 +4,6 @@ It loads nothing. Its Content-Security-Policy allows only its own scripts, by di
 close their element.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
