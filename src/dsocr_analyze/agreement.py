@@ -1,21 +1,16 @@
 """Compares two figures of a workload: whether they agree, and where they first differ."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from dsocr_analyze.figures import Count, Counts, Share, counts_of
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.architectures.stages import IncidentalOperators
+from dsocr_analyze.figures import Count, Counts, PageFigures, Share, StageFigures, counts_of
 from dsocr_analyze.kernels import NO_WORK, Work, total_work, work_by
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.architectures.stages import IncidentalOperators
-    from dsocr_analyze.figures import PageFigures, StageFigures
 
 __all__ = ["Agreement", "LeftOutShare", "NotModelled", "PeakAgreement", "compare"]
 

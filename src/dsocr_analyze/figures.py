@@ -1,19 +1,15 @@
 """What a page costs: `PageFigures`, which both engines return and everything else takes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from dsocr_analyze.kernels import Attention, Kernel, Work, total_work, work_by
-
-if TYPE_CHECKING:
-    from dsocr_analyze.workload import AnyWorkload
+from dsocr_analyze.workload import AnyWorkload
 
 __all__ = [
     "BytesAlive",

@@ -1,7 +1,5 @@
 """A session: from a loaded model and a workload to figures and a report."""
 
-from __future__ import annotations
-
 import datetime as dt
 import importlib.metadata
 import importlib.util
@@ -11,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import torch
 
@@ -24,7 +22,7 @@ from dsocr_analyze.architectures import (
     PageSize,
     described_architecture,
 )
-from dsocr_analyze.architectures.architecture import CacheStep
+from dsocr_analyze.architectures.architecture import Architecture, CacheStep, ModelDimensions
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
 from dsocr_analyze.figures import (
@@ -39,7 +37,7 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.model.process_settings import exclusive
 from dsocr_analyze.model.torch_calls import modules_in
-from dsocr_analyze.report.document import build_report
+from dsocr_analyze.report.document import Report, build_report
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
 from dsocr_analyze.trace.summary import (
     batch_work,
@@ -53,10 +51,6 @@ from dsocr_analyze.trace.summary import (
 )
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload import AnyWorkload, PageWorkload
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
-    from dsocr_analyze.report.document import Report
 
 __all__ = ["DeepSeekOCRSession", "parse_device"]
 

@@ -13,14 +13,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from dsocr_analyze.architectures import (
     ARCHITECTURES,
     architecture_of,
     recognized_architecture,
 )
-from dsocr_analyze.architectures.config_file import Config, ConfigFindings, JsonValue, findings_of
+from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
+from dsocr_analyze.architectures.config_file import (
+    Code,
+    Config,
+    ConfigFindings,
+    JsonValue,
+    findings_of,
+)
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
 from dsocr_analyze.escaping import shown
 from dsocr_analyze.figures import Model
@@ -33,10 +40,6 @@ from dsocr_analyze.input_files import (
     is_folder,
     read_bytes,
 )
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
-    from dsocr_analyze.architectures.config_file import Code
 
 __all__ = ["ModelDirectory", "check_loads_nothing", "read_config"]
 

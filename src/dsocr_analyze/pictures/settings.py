@@ -1,20 +1,16 @@
 """The settings of figures; a picture's title lists those that are fixed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.figures import Model
 from dsocr_analyze.report.markdown import mode_name
+from dsocr_analyze.report.opening import Workload
 from dsocr_analyze.report.table import counted
-
-if TYPE_CHECKING:
-    from dsocr_analyze.figures import Model
-    from dsocr_analyze.report.opening import Workload
-    from dsocr_analyze.timing import TimeEntry
-    from dsocr_analyze.timing.assumptions import Assumptions
+from dsocr_analyze.timing import TimeEntry
+from dsocr_analyze.timing.assumptions import Assumptions
 
 __all__ = [
     "Setting",

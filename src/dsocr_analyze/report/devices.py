@@ -1,14 +1,14 @@
 """Documents and tables of `dsocr-analyze devices` and `fit`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct, structs
 
+from dsocr_analyze.figures import Model
 from dsocr_analyze.hardware.fit import GpuFit
+from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.report.opening import (
     SCHEMA_VERSION,
     Opening,
@@ -18,11 +18,7 @@ from dsocr_analyze.report.opening import (
 )
 from dsocr_analyze.report.table import Table, bytes_text, counted
 from dsocr_analyze.timing.correction import KeptBenchmark
-
-if TYPE_CHECKING:
-    from dsocr_analyze import workload as planned
-    from dsocr_analyze.figures import Model
-    from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.workload import PageWorkload
 
 __all__ = [
     "CorrectionsDocument",
@@ -290,7 +286,7 @@ class FitDocument(PageOpening, frozen=True, kw_only=True):
 
 
 def fit_document(
-    model: Model, workload: planned.PageWorkload, gpus: Sequence[GpuFit], options: Options
+    model: Model, workload: PageWorkload, gpus: Sequence[GpuFit], options: Options
 ) -> FitDocument:
     """The document for some GPUs."""
     return FitDocument(
