@@ -6,15 +6,17 @@ import gc
 
 __all__ = ["freeze", "is_more_frozen"]
 
+gc.disable()  # what is imported and collected lives to the end
 _frozen = 0
 
 
 def freeze() -> None:
-    """Spares garbage collection what was imported and collected, which lives to the end."""
+    """Collects garbage from now on, but spares what there is."""
     global _frozen
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
+    gc.enable()
     _frozen = gc.get_freeze_count()
 
 
