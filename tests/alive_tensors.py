@@ -1,7 +1,5 @@
 """An outside witness of memory: which tensors that operators have made are alive."""
 
-from __future__ import annotations
-
 import weakref
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a piece of code does beyond reading installed files, seen by the interpreter itself."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -14,8 +14,6 @@ comparison allows for:
   written.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import weakref

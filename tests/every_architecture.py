@@ -1,7 +1,5 @@
 """Every architecture that the installed transformers builds, with its smallest config."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

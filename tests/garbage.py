@@ -1,7 +1,5 @@
 """Garbage collection while the tests run."""
 
-from __future__ import annotations
-
 import gc
 
 __all__ = ["freeze", "is_more_frozen"]

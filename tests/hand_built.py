@@ -1,7 +1,5 @@
 """Figures of a page, small enough to add up by hand, and how a comparison of them came out."""
 
-from __future__ import annotations
-
 import datetime as dt
 from dataclasses import replace
 

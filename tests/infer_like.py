@@ -1,7 +1,5 @@
 """A small directory whose model has an `infer()` of its own, called as published ones are."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Everything of the process that the command line or a run of a model touches for a while."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

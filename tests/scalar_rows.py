@@ -1,7 +1,5 @@
 """Rows of sweeps and lists of pages by the scalar closed forms."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload

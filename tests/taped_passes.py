@@ -1,7 +1,5 @@
 """Whole passes on a tape, and every piece of memory on the way. No torch."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from command_line import run
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from PIL import Image, ImageOps
 from sampling import first, sampled
 

@@ -1,7 +1,5 @@
 """Both engines: what differs is named, what is left out is listed, and peaks are what is alive."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

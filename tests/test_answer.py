@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 from hand_built import AGREEMENT, CREATED, FIGURES, LEFT_OUT, batch_of, compared, traced
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from dsocr_analyze.report.document import build_report

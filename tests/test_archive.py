@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command_line import run
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pyarrow import csv
 from sampling import first, sampled
 from scalar_rows import figures_of, page_costs, planned, scalar_row

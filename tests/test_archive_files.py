@@ -21,15 +21,13 @@ import pyarrow as pa
 import pytest
 from command_line import run
 from hand_built_files import pdf, tiff
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
 from pyarrow import csv
 
 from dsocr_analyze import cli, errors
-from dsocr_analyze.archive import pages as pages_module
-from dsocr_analyze.archive import pdf_pages as pdf_module
+from dsocr_analyze.archive import pages as pages_module, pdf_pages as pdf_module
 from dsocr_analyze.archive.pages import open_pages
 from dsocr_analyze.archive.pdf_pages import has_reader, pdf_pages
 from dsocr_analyze.archive.setting import CountedFiles, OtherFiles

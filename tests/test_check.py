@@ -23,8 +23,7 @@ import jsonschema
 import pytest
 import yaml
 from command_line import run
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from markdown_it import MarkdownIt
 from run import TASKS
 

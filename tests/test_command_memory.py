@@ -1,7 +1,5 @@
 """Calibration takes what it states, and a longer loop takes no more memory than a short one."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

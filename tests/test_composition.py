@@ -21,8 +21,7 @@ from both_engines import (
     small_directory,
 )
 from drawn_passes import directory, drawn
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sampling import every, first, named, sampled
 
 from dsocr_analyze import analytic

@@ -4,8 +4,6 @@ A changed key changes a figure, is listed as harmless, repeats another key and i
 refused by its name; a key that nobody knows is warned of.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json
@@ -16,8 +14,7 @@ from types import NoneType, SimpleNamespace
 import pytest
 from both_engines import LATENT, PUBLISHED, small_directory
 from command_line import run
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from sampling import every, first, sampled
 from vendor_checkout import VENDOR, needs_vendor
 

@@ -1,7 +1,5 @@
 """A config is data: it leads to no other code, to no connection, to no question and to no cache."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools
@@ -32,8 +30,7 @@ from transformers.models.auto import auto_factory, modeling_auto
 
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.errors import AnalyzeError, ConfigError
-from dsocr_analyze.model import directory as model_directory
-from dsocr_analyze.model import loading
+from dsocr_analyze.model import directory as model_directory, loading
 from dsocr_analyze.model.described_model import confined
 from dsocr_analyze.model.directory import check_loads_nothing
 from dsocr_analyze.model.process_settings import exclusive

@@ -8,8 +8,7 @@ from typing import ClassVar
 import pytest
 import typer
 from command_line import run
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sampling import every, first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT

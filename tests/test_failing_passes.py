@@ -1,7 +1,5 @@
 """A failure while a model is built or runs is one line: which pass, where, and what to try."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from functools import partial

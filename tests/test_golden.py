@@ -4,8 +4,6 @@
 (test_composition.py).
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

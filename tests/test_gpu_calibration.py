@@ -45,8 +45,7 @@ from dsocr_analyze.hardware.profile import (
 )
 from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.kernels import Attention, Convolution, Gemm, Kernel, Rows, Work
-from dsocr_analyze.measuring import gpu_calibration
-from dsocr_analyze.measuring import samples as makers
+from dsocr_analyze.measuring import gpu_calibration, samples as makers
 from dsocr_analyze.measuring.samples import KernelsAlone, MeasuredKernel, gpu_samples
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from both_engines import LATENT, small_directory
 from command_line import run
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec import structs
 from sampling import named, sampled
 

@@ -1,7 +1,5 @@
 """A vendor's `infer()` on one image: what it is given, what is measured, and what is refused."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -20,8 +18,7 @@ import pytest
 import torch
 import vendor_like
 from command_line import run
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from PIL import Image
 from process_state import settings
 from safetensors.torch import save_file

@@ -1,7 +1,5 @@
 """Interruptions at any moment: none is lost, nothing is half written, everything is put back."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

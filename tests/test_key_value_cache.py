@@ -1,7 +1,5 @@
 """The cache that passes run over."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import DynamicCache

@@ -4,8 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from rich.cells import cell_len
 
 from dsocr_analyze.report.table import Table, lay_out, shortened, wrap

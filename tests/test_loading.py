@@ -1,7 +1,5 @@
 """From a directory of somebody's code, once trusted, to a model; what is said where that fails."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import itertools

@@ -1,7 +1,5 @@
 """Real passes are timed stage by stage, their memory is the allocator's, kernels are fitted."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

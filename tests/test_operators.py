@@ -1,14 +1,11 @@
 """What one operator costs: hand-worked counts on small shapes, and torch's own FLOP counter."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tracing import (
     Calls,
     Net,

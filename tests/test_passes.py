@@ -9,8 +9,7 @@ import pytest
 import torch
 import vendor_like
 from both_engines import LATENT, by_both_engines, small_directory
-from drawn_passes import UNLIMITED
-from drawn_passes import directory as directory_of
+from drawn_passes import UNLIMITED, directory as directory_of
 from hand_built import CREATED, FIGURES, STAGES
 from sampling import every, first, sampled
 from torch import nn

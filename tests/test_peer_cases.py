@@ -8,8 +8,6 @@ products. Where this counter says something else by choice, both figures stand h
 in docs/reading.md, "Differences from fvcore's and PyTorch's own cases".
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Who called what: attribution to module paths, repetition of alike modules, memory, residue."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import itertools

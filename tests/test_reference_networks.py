@@ -4,8 +4,6 @@
 operator by operator, is `scripts/compare_with_vendor.py`.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib
 import itertools
@@ -26,8 +24,10 @@ from sampling import first, named, sampled
 from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.architectures.deepseek_ocr.reference import modeling_deepseekocr
-from dsocr_analyze.architectures.deepseek_ocr.reference import modeling_deepseekv2 as reference
+from dsocr_analyze.architectures.deepseek_ocr.reference import (
+    modeling_deepseekocr,
+    modeling_deepseekv2 as reference,
+)
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
 )

@@ -1,7 +1,5 @@
 """The reference networks' vision sides against formulas and transformers; what parts keep alive."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

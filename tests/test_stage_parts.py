@@ -2,8 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli import main

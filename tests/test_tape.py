@@ -1,15 +1,12 @@
 """The tape: calls, lifetimes, operators, sizes as symbols and formulas, by hand and by chance."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from taped_passes import WholeTape
 from test_tape_modules import alone, expanded, features
 

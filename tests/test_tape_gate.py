@@ -4,8 +4,6 @@ Each case is a small model drawn by its number (`drawn_passes.py`), with its pre
 decode steps.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import dataclasses

@@ -3,8 +3,6 @@
 Whole passes are compared in `test_tape_gate.py`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -23,8 +21,7 @@ from transformers.activations import ACT2FN
 
 from dsocr_analyze import tape
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.deepseek_ocr import ClipDimensions
-from dsocr_analyze.architectures.deepseek_ocr import _attention as clip_attention
+from dsocr_analyze.architectures.deepseek_ocr import ClipDimensions, _attention as clip_attention
 from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder, modeling_deepseekv2
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
@@ -53,8 +50,8 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     SamDimensions,
 )
 from dsocr_analyze.architectures.ocr_family.passes import ViewFeatures, embedded_page
-from dsocr_analyze.architectures.ocr_family.vision import _attention as grid_attention
 from dsocr_analyze.architectures.ocr_family.vision import (
+    _attention as grid_attention,
     _layer_norm_2d,
     _relative_positions,
     _window_partition,

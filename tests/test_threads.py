@@ -1,7 +1,5 @@
 """Several threads: models are built and run one at a time, and others see little of it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging as python_logging

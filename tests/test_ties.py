@@ -1,7 +1,5 @@
 """Shared parameters: those of the model that transformers itself builds, and of its checkpoints."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterable

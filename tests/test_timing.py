@@ -24,8 +24,7 @@ from both_engines import (
     small_directory,
 )
 from command_line import run
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sampling import first, sampled
 from test_server_benchmarks import kept
 

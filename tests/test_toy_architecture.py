@@ -1,7 +1,5 @@
 """A fourth architecture, in this file alone: a page goes through SAM and the projector, no more."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

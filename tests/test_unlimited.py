@@ -4,8 +4,6 @@
 untouched. `test_reference_networks.py` has what it shares with the other networks.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -4,8 +4,6 @@
 DSOCR_VENDOR_DIR_UNLIMITED; they stay untouched.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib

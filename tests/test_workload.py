@@ -7,8 +7,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from PIL import Image
 
 from dsocr_analyze.architectures import DEFAULT, plan_workload

@@ -1,7 +1,5 @@
 """What the tests of the trace share: a pass under the recorder, and the outside witness."""
 
-from __future__ import annotations
-
 import functools
 import re
 

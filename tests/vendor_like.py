@@ -1,7 +1,5 @@
 """Small directories laid out as a vendor's checkout, for the tests of trust and of loading."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

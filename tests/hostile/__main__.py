@@ -1,7 +1,5 @@
 """Runs a campaign: `python -m hostile --cases 100000`, from the folder `tests`."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Cases: a command line and the files that it is given, each drawn from a seed."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

@@ -1,7 +1,5 @@
 """What every case has to keep to, whatever it is, and the processes that run cases."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import multiprocessing

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct
-from msgspec.structs import asdict
-from msgspec.structs import replace as with_changes
+from msgspec.structs import asdict, replace as with_changes
 
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.figures import BytesAlive, Count

@@ -21,8 +21,7 @@ import numpy as np
 import torch
 
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.hardware import coefficients as records
-from dsocr_analyze.hardware import profile
+from dsocr_analyze.hardware import coefficients as records, profile
 from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue, plain_name
 from dsocr_analyze.hardware.kernel_times.fitting import (
     SEED,
