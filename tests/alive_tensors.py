@@ -7,8 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dsocr_analyze.model.forward import running
-from dsocr_analyze.model.generation import empty_cache, left_as_it_was
+from dsocr_analyze.model import forward, generation
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.workload import PageWorkload
 
@@ -60,9 +59,12 @@ class Alive(TorchDispatchMode):
 def held_by_prefill(session: DeepSeekOCRSession, workload: PageWorkload) -> int:
     """The most bytes that a prefill pass holds without its weights and inputs, by the witness."""
     model = session.loaded
-    with left_as_it_was(model.module), running(model.device, has_weights=model.has_weights):
+    with (
+        generation.left_as_it_was(model.module),
+        forward.running(model.device, has_weights=model.has_weights),
+    ):
         inputs = session.architecture.prefill_inputs(model.device, model.dtype, workload)
-        cache = empty_cache(model.directory)
+        cache = generation.empty_cache(model.directory)
         with torch.no_grad(), Alive() as alive:
             model.module(**inputs, past_key_values=cache)
     return max(nbytes for _, nbytes in alive.curve)

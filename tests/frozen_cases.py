@@ -16,10 +16,8 @@ import numpy as np
 from freeze import Value, folded, own_records, records
 from frozen_commands import command_cases
 
-from dsocr_analyze.analytic import page_figures
+from dsocr_analyze import analytic, dtypes, errors
 from dsocr_analyze.architectures import ARCHITECTURES, plan_workload
-from dsocr_analyze.dtypes import dtype_named
-from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import PageFigures
 from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
@@ -383,12 +381,12 @@ def page_value(case: Case) -> Value:
 def _answered(value: Callable[[Case], Value], case: Case) -> Value:
     try:
         return value(case)
-    except ConfigError as error:
+    except errors.ConfigError as error:
         return {"refused": str(error)}
 
 
 def _page(case: Case) -> Value:
-    figures = page_figures(
+    figures = analytic.page_figures(
         directory(case.architecture, case.variant), case.workload,
         dtype=case.dtype, flash_attention=case.flash,
     )  # fmt: skip
@@ -469,7 +467,7 @@ def forms_cases() -> Iterator[Case]:
 def forms_value(case: Case) -> Value:
     forms = ARCHITECTURES[case.architecture].forms
     dimensions, workload = case.dimensions, case.workload
-    dtype, flash = dtype_named(case.dtype), case.flash
+    dtype, flash = dtypes.dtype_named(case.dtype), case.flash
     arguments = (dimensions, workload, dtype, flash)
     steps = {
         f"{batch} over {cached}{', full' if full else ''}": records(
@@ -500,7 +498,7 @@ def forms_value(case: Case) -> Value:
 def _served(case: Case) -> Value:
     """What a serving engine launches, by records; many steps at once by their work."""
     forms = ARCHITECTURES[case.architecture].forms.served
-    dimensions, workload, dtype = case.dimensions, case.workload, dtype_named(case.dtype)
+    dimensions, workload, dtype = case.dimensions, case.workload, dtypes.dtype_named(case.dtype)
     forms.check(dimensions)
     T, visual, B = workload.seq_len, workload.visual_tokens, case.batch
     views = {
@@ -539,7 +537,7 @@ def _totals(case: Case) -> Value:
         "base_size": workload.base_size,
         "whole_resolution": whole,
         "local_resolution": workload.image_size,
-        "dtype": dtype_named(case.dtype),
+        "dtype": dtypes.dtype_named(case.dtype),
         "flash_attention": case.flash,
     }
     alone = forms.page_totals(

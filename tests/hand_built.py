@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from dsocr_analyze.agreement import Agreement, LeftOutShare, NotModelled, PeakAgreement
-from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze import agreement, dtypes, kernels, workload
 from dsocr_analyze.figures import (
     MemoryFigures,
     Model,
@@ -18,18 +17,16 @@ from dsocr_analyze.figures import (
     StageFigures,
     counts_of,
 )
-from dsocr_analyze.kernels import Elements, Gemm, Kernel, Work
-from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 CREATED = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 
-WORKLOAD = PageWorkload(
+WORKLOAD = workload.PageWorkload(
     page=(600, 500),
     base_size=512,
     image_size=512,
     crop_mode=False,
     grid=(1, 1),
-    views=(ViewBatch(1, 512),),
+    views=(workload.ViewBatch(1, 512),),
     visual_tokens=73,
     text_tokens=10,
     batch_size=1,
@@ -37,15 +34,17 @@ WORKLOAD = PageWorkload(
 )
 
 
-def linear(path: str, macs: int, calls: int = 1) -> Kernel:
-    work = Work(macs=macs, vector_flops=1, activations=2, bytes_read=30, bytes_written=4)
-    return Kernel("gemm", "linear", Gemm(1, 1, 1, macs), "bfloat16", "bfloat16", work, calls, path)
+def linear(path: str, macs: int, calls: int = 1) -> kernels.Kernel:
+    work = kernels.Work(macs=macs, vector_flops=1, activations=2, bytes_read=30, bytes_written=4)
+    return kernels.Kernel(
+        "gemm", "linear", kernels.Gemm(1, 1, 1, macs), "bfloat16", "bfloat16", work, calls, path
+    )
 
 
-def add(path: str, elements: int) -> Kernel:
-    work = Work(vector_flops=elements, bytes_read=4 * elements, bytes_written=2 * elements)
-    dimensions = Elements(elements)
-    return Kernel("elementwise", "add", dimensions, "bfloat16", "bfloat16", work, 1, path)
+def add(path: str, elements: int) -> kernels.Kernel:
+    work = kernels.Work(vector_flops=elements, bytes_read=4 * elements, bytes_written=2 * elements)
+    dimensions = kernels.Elements(elements)
+    return kernels.Kernel("elementwise", "add", dimensions, "bfloat16", "bfloat16", work, 1, path)
 
 
 STAGES = {
@@ -87,14 +86,14 @@ FIGURES = PageFigures(
         ),
         engine="analytic",
         device="none",
-        dtype=BFLOAT16.name,
+        dtype=dtypes.BFLOAT16.name,
         attention="eager",
         versions={"tool": "0.1.0"},
     ),
     stages=STAGES,
     parameters=Parameters(total=843, unassigned={"model.separator": 3}),
     # Two decode steps over growing caches, the second with one MAC more.
-    batch=Work(
+    batch=kernels.Work(
         macs=3400 + 90 + 91, vector_flops=66, activations=12, bytes_read=400, bytes_written=1
     ),
     causal_savable_flops=77,
@@ -142,20 +141,20 @@ def batch_of(pages: int) -> PageFigures:
     return replace(FIGURES, workload=replace(WORKLOAD, batch_size=pages))
 
 
-AGREEMENT = Agreement(
+AGREEMENT = agreement.Agreement(
     agrees=True,
     stages={name: {"params": True, "macs": True} for name in STAGES},
     kv_cache_bytes=True,
     batch=True,
-    peak_activation_bytes=PeakAgreement(traced=5000, analytic=5000, agrees=True),
+    peak_activation_bytes=agreement.PeakAgreement(traced=5000, analytic=5000, agrees=True),
     first_difference=None,
     not_modelled=(),
     not_modelled_share={},
 )
 """How a trace compares with the closed forms: they agree."""
 
-NOT_MODELLED = NotModelled(
-    **counts_of(Work(vector_flops=5, bytes_read=7)),
+NOT_MODELLED = agreement.NotModelled(
+    **counts_of(kernels.Work(vector_flops=5, bytes_read=7)),
     stage="eye",
     modules=r"model\.eye",
     operators=("add", "gt"),
@@ -165,6 +164,6 @@ LEFT_OUT = structs.replace(
     AGREEMENT,
     batch=None,
     not_modelled=(NOT_MODELLED,),
-    not_modelled_share={"eye": LeftOutShare(vector_flops=0.25, bytes=0.125)},
+    not_modelled_share={"eye": agreement.LeftOutShare(vector_flops=0.25, bytes=0.125)},
 )
 """The same with two operators without a closed form."""

@@ -2,10 +2,9 @@
 
 from types import SimpleNamespace
 
+from dsocr_analyze import dtypes, kernels
 from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.archive.setting import published_model
-from dsocr_analyze.dtypes import BFLOAT16, dtype_named
-from dsocr_analyze.kernels import total_work
 
 FIGURES = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written")
 
@@ -18,13 +17,15 @@ def planned(page, mode, **lengths):
     )  # fmt: skip
 
 
-def page_costs(dimensions, workload, dtype=BFLOAT16, *, flash_attention=False) -> SimpleNamespace:
+def page_costs(
+    dimensions, workload, dtype=dtypes.BFLOAT16, *, flash_attention=False
+) -> SimpleNamespace:
     """The costs of a workload on DeepSeek-OCR, composed of kernel records."""
     composition = DEFAULT.forms.compose(dimensions, workload, dtype, flash_attention)
     *prefill, decode_step = (stage.work for stage in composition.stages.values())
     memory = composition.memory
     return SimpleNamespace(
-        prefill=total_work(prefill),
+        prefill=kernels.total_work(prefill),
         decode_step=decode_step,
         batch=composition.batch,
         kv_cache_bytes=memory.kv_cache_bytes,
@@ -42,7 +43,7 @@ def scalar_row(page, mode, dtype="bfloat16", attention="eager", **lengths):
     """Columns of `BATCH_RESULTS` and `weights_bytes`; a page's share for a batch of one."""
     workload = planned(page, mode, **lengths)
     costs = page_costs(
-        published_model().dimensions, workload, dtype_named(dtype),
+        published_model().dimensions, workload, dtypes.dtype_named(dtype),
         flash_attention=attention == "flash_attention_2",
     )  # fmt: skip
     return {

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from drawn_passes import Case, drawn
 
-from dsocr_analyze.architectures.ocr_family import closed_forms
-from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family import attention, closed_forms
 from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL, whole_model
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.tape import Tape
@@ -50,12 +49,12 @@ class WholeTape(Tape):
             self.levels.append(Level(self.path, self._operator, self.alive))
 
 
-def pass_of_prefill(case: Case) -> Pass:
+def pass_of_prefill(case: Case) -> attention.Pass:
     w = case.workload
-    return Pass(w.batch_size, w.seq_len, flash=case.flash)
+    return attention.Pass(w.batch_size, w.seq_len, flash=case.flash)
 
 
-def pass_of_step(case: Case, number: int) -> Pass:
+def pass_of_step(case: Case, number: int) -> attention.Pass:
     return closed_forms._pass_of_step(case.dimensions, case.workload, number, flash=case.flash)
 
 

@@ -27,12 +27,10 @@ from PIL.PngImagePlugin import PngImageFile
 from pyarrow import csv
 
 from dsocr_analyze import cli, errors
-from dsocr_analyze.archive import pages as pages_module, pdf_pages as pdf_module
+from dsocr_analyze.archive import pages as pages_module, pdf_pages as pdf_module, setting
 from dsocr_analyze.archive.pages import open_pages
 from dsocr_analyze.archive.pdf_pages import has_reader, pdf_pages
-from dsocr_analyze.archive.setting import CountedFiles, OtherFiles
-from dsocr_analyze.workload import image_file as page_files
-from dsocr_analyze.workload.image_file import ImagePages
+from dsocr_analyze.workload import image_file
 
 needs_pypdf = pytest.mark.skipif(not has_reader(), reason="pypdf, the extra 'pdf', is missing")
 
@@ -186,7 +184,7 @@ print(time.process_time(), peak)
 
 
 def sizes_in(path):
-    return list(ImagePages(path).sizes())
+    return list(image_file.ImagePages(path).sizes())
 
 
 def book(*pages, above=""):
@@ -236,10 +234,10 @@ SIZES = [(30, 20), (25, 40), (7, 9)]
 def test_every_frame_has_its_own_size_and_orientation_up_to_a_damaged_one_that_is_named(
     tmp_path, monkeypatch, content, sizes, rejected, copies
 ):
-    monkeypatch.setattr(page_files, "MOST_FRAMES", 3)
+    monkeypatch.setattr(image_file, "MOST_FRAMES", 3)
     found, reasons, files = counted(tmp_path / "a.tif", content)
     assert (found, list(reasons), files.images, files.tiff_copies) == (
-        sizes, list(rejected), CountedFiles(1, len(sizes)), copies,
+        sizes, list(rejected), setting.CountedFiles(1, len(sizes)), copies,
     )  # fmt: skip
     for row, said in rejected.items():
         assert ("a.tif" in reasons[row], said in reasons[row]) == (True, True)
@@ -263,7 +261,7 @@ def test_frames_that_cannot_be_counted_are_none(tmp_path, monkeypatch):
 
     reads = mock.PropertyMock(side_effect=broken)
     monkeypatch.setattr(PngImageFile, "is_animated", reads, raising=False)
-    pages = page_files.ImagePages(tmp_path / "a.png")
+    pages = image_file.ImagePages(tmp_path / "a.png")
     assert ([*pages.sizes()], pages.has_more_frames) == ([(30, 20)], False)
 
 
@@ -361,7 +359,7 @@ class TestPdf:
             reason = reasons[row]
             assert (said in reason, "a.pdf" in reason, "\n" in reason) == (True, True, False)
             assert reason.startswith(f"page {row} of PDF") or not sizes
-        assert files.pdfs == CountedFiles(bool(sizes), len(sizes))
+        assert files.pdfs == setting.CountedFiles(bool(sizes), len(sizes))
         assert capfd.readouterr() == ("", "")
 
     @settings(max_examples=40, deadline=None)
@@ -482,9 +480,9 @@ def test_a_pdf_without_its_reader_is_named_and_fails_strictly(scans, capsys, mon
 def test_all_other_files_are_counted_by_extension(scans, capsys):
     _, _, files = counted(scans)
     assert files.not_counted == (
-        OtherFiles(".docx", 3), OtherFiles("", 1), OtherFiles(".txt", 1),
+        setting.OtherFiles(".docx", 3), setting.OtherFiles("", 1), setting.OtherFiles(".txt", 1),
     )  # fmt: skip
-    assert (files.hidden, files.linked_folders, files.images) == (2, 1, CountedFiles(2, 4))
+    assert (files.hidden, files.linked_folders, files.images) == (2, 1, setting.CountedFiles(2, 4))
     lines = [line for line in run(capsys, "archive", scans)[1].splitlines() if "Not c" in line]
     assert lines == [
         "Not counted: 3 .docx, 1 without extension, 1 .txt",
@@ -502,7 +500,9 @@ def test_files_are_opened_as_their_pages_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(pages_module, "_PAGES_A_BATCH", 2)
     for number in range(9):
         Image.new("L", (9, 9)).save(tmp_path / f"{number}.png")
-    with mock.patch.object(ImagePages, "sizes", autospec=True, return_value=[(9, 9)]) as opened:
+    with mock.patch.object(
+        image_file.ImagePages, "sizes", autospec=True, return_value=[(9, 9)]
+    ) as opened:
         source = open_pages(tmp_path)
         assert opened.call_count == 0
         next(source.batches)

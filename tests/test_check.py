@@ -29,10 +29,8 @@ from run import TASKS
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli.documents import schemas
+from dsocr_analyze.gate import compared, judge, renderers
 from dsocr_analyze.gate.budgets import budgets_in
-from dsocr_analyze.gate.compared import Amounts, InputChange, Move
-from dsocr_analyze.gate.judge import Baseline, Verdict, WorkloadCheck, whole_check
-from dsocr_analyze.gate.renderers import ReadableCheck
 
 WORKLOAD = '[workloads.page]\nconfig = "config.json"\npage = "800x600"\nmax_new_tokens = 5\n'
 BUDGET = '[[workloads.page.budgets]]\nkey = "total.flops"\n'
@@ -548,35 +546,35 @@ def test_nothing_is_obeyed_and_no_line_is_a_command(parts):
 
 def test_a_check_says_nothing_but_its_words():
     """With and without a baseline, changes, budgets, doubts and room."""
-    amounts = Amounts(before=1_000_000, after=3_000_000)
+    amounts = compared.Amounts(before=1_000_000, after=3_000_000)
     stages, modules, operators, kinds = (
-        12 * (Move(level=level, stage="s", name="n", modules=1, flops=amounts, bytes=amounts,
-                   params=None, share=0.5),)
+        12 * (compared.Move(level=level, stage="s", name="n", modules=1, flops=amounts,
+                            bytes=amounts, params=None, share=0.5),)
         for level in ("stage", "module", "operator", "kind")
     )  # fmt: skip
     exceeded = tuple(
-        Verdict(key="k", rule=rule, outcome=outcome, value=1_234_567, baseline=104.1411600850,
+        judge.Verdict(key="k", rule=rule, outcome=outcome, value=1_234_567, baseline=104.1411600850,
                 limit=None, message="@all GH-1")
         for rule in ("baseline", "max 1") for outcome in ("failed", "warned") for _ in range(60)
     )  # fmt: skip
     inputs = tuple(
-        InputChange(kind=kind, key="@all", before=None, after="#1")
+        compared.InputChange(kind=kind, key="@all", before=None, after="#1")
         for kind in ("config", "report", "budget") for _ in range(20)
     )  # fmt: skip
-    baseline, said = Baseline(kind="revision", name="@all", commit="a" * 40), set()
+    baseline, said = judge.Baseline(kind="revision", name="@all", commit="a" * 40), set()
     for outcome, moved, verdicts, changed, warnings, most in (
         ("passed", (), (), (), (), 65_536),
         ("warned", stages + modules + kinds, exceeded[:1], inputs, ("/approve",), 65_536),
         ("failed", stages + modules + operators, exceeded, inputs, ("/approve",), 65_536),
         ("failed", (), (), (), ("\u00e9" * 90,) * 40, 2_000),
     ):
-        workload = WorkloadCheck(
+        workload = judge.WorkloadCheck(
             name="GH-1", outcome=outcome, title="#1", is_compared=True, inputs=changed,
             moved=moved, changed=(), following=0, unchanged=69_915, verdicts=verdicts,
             warnings=warnings,
         )  # fmt: skip
-        check = whole_check("b.toml", baseline, [workload], warnings)
-        text = ReadableCheck(check).markdown(most)
+        check = judge.whole_check("b.toml", baseline, [workload], warnings)
+        text = renderers.ReadableCheck(check).markdown(most)
         assert most == 65_536 or 1_700 < len(text.encode()) < most
         assert comment.shown(text) == text.replace("@", "@\u2060")
         said |= set(re.findall(r"[A-Za-z']+", re.sub(r"`[^`]+`", "", text)))

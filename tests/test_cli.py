@@ -20,16 +20,14 @@ from PIL import Image
 from process_state import process_settings
 from sampling import first, sampled
 
-from dsocr_analyze import __version__
-from dsocr_analyze.cli import main
-from dsocr_analyze.cli.commands import application
-from dsocr_analyze.cli.docs import command_reference
+from dsocr_analyze import __version__, cli
+from dsocr_analyze.cli import commands, docs
 from dsocr_analyze.cli.words import OPTIONS, in_options
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "src/dsocr_analyze/architectures/deepseek_ocr/reference"
 REPORT = Path("tmp/dsocr-static-ops/static_compute.json")
-EVERY_COMMAND = (application, *application.commands.values())
+EVERY_COMMAND = (commands.application, *commands.application.commands.values())
 
 SMALL = ("--page", "600x500", "--crop-mode", "0", "--image-size", "64", "--max-new-tokens", "1")
 """The smallest workload: one view of one visual token."""
@@ -138,7 +136,7 @@ def test_version_and_help(capsys):
     assert run(capsys, "--version") == (0, f"dsocr-analyze {__version__}\n", "")
     assert "--install-completion" in run(capsys, "--help")[1]
     committed = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
-    assert command_reference() in committed, "write it again: dsocr-analyze docs"
+    assert docs.command_reference() in committed, "write it again: dsocr-analyze docs"
     for command in EVERY_COMMAND:
         assert any("--debug" in parameter.opts for parameter in command.params), command.name
 
@@ -171,7 +169,7 @@ def test_the_seed_script_takes_the_seeds_command_line(tmp_path):
 @pytest.mark.exhaustive
 def test_every_option_with_one_value_is_refused_with_two(capsys):
     for command in EVERY_COMMAND:
-        name = [] if command is application else [command.name]
+        name = [] if command is commands.application else [command.name]
         for each in command.params:
             if each.param_type_name != "option" or each.is_flag or each.multiple:
                 continue
@@ -365,7 +363,7 @@ class TestTheCallersProcess:
     )
     def test_after_success_and_failure(self, capsys, line, code):
         before = process_settings()
-        assert main(line.split()) == code
+        assert cli.main(line.split()) == code
         assert process_settings() == before
 
     def test_after_an_interruption_and_an_internal_error(self, capsys, monkeypatch):
@@ -391,7 +389,7 @@ class TestTheCallersProcess:
             return torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
 
         before = settings()
-        assert main([*SMALL, "-q"]) == 0
+        assert cli.main([*SMALL, "-q"]) == 0
         assert settings() == before
 
 

@@ -13,13 +13,11 @@ from pathlib import Path
 import pytest
 from sampling import every, sampled
 
+from dsocr_analyze import DeepSeekOCRSession, cli, errors
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
-from dsocr_analyze.cli import main
 from dsocr_analyze.documents.library import Library
 from dsocr_analyze.documents.markdown import SOURCES, Filled, Sources, filled
-from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.model.directory import read_config
-from dsocr_analyze.session import DeepSeekOCRSession
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -109,7 +107,7 @@ def test_no_committed_document_is_stale_and_one_that_is_is_filled_in_place(check
     ):
         assert old in whole[checkout / name]
         (checkout / name).write_text(whole[checkout / name].replace(old, new, 1), "utf-8")
-    assert main(["docs"]) == 0
+    assert cli.main(["docs"]) == 0
     changed = [path for path, text in whole.items() if path.read_text("utf-8") != text]
     assert changed == [], "fill them: dsocr-analyze docs"
     assert re.fullmatch(r"wrote 2 of \d\d pages\n", capsys.readouterr().out)
@@ -122,7 +120,7 @@ def test_what_is_stale_is_named(capsys, monkeypatch):
     ):
         pages = {"a.md": Filled("", changed), "b.md": Filled("", [])}
         monkeypatch.setattr("dsocr_analyze.documents.library.filled_documents", lambda *_: pages)  # noqa: B023
-        assert main(["docs", "--check"]) == code
+        assert cli.main(["docs", "--check"]) == code
         assert capsys.readouterr().out == said
 
 
@@ -138,7 +136,7 @@ def test_documents_that_cannot_be_those_of_a_checkout_are_refused(
     checkout, capsys, name, text, message
 ):
     (checkout / name).write_text(text, "utf-8")
-    assert main(["docs", "--check"]) == 2
+    assert cli.main(["docs", "--check"]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -391,7 +389,7 @@ UNFILLABLE = {
 
 def test_marker_that_cannot_be_filled_is_refused():
     for text, message in UNFILLABLE.items():
-        with pytest.raises(DocumentError, match=re.escape(message)):
+        with pytest.raises(errors.DocumentError, match=re.escape(message)):
             filled(text, NAMES, TEMPLATES)
 
 
@@ -412,7 +410,7 @@ def test_a_figure_on_which_the_witnesses_differ_is_refused(library):
     ):
         params = change.pop("params", case.params)
         wrong = dataclasses.replace(case, traced=case.traced._replace(**change), params=params)
-        with pytest.raises(DocumentError, match=rf"^A page \(prefill.*\): .*{message}"):
+        with pytest.raises(errors.DocumentError, match=rf"^A page \(prefill.*\): .*{message}"):
             wrong.check("A page")
 
 
@@ -423,7 +421,9 @@ def test_a_page_with_a_wrong_forward_is_not_written(monkeypatch):
         "dsocr_analyze.architectures.deepseek_ocr.quick_gelu", lambda t, x: t.map("mul", x)
     )
     page = Library(Sources()).page("NoTPFeedForward")
-    with pytest.raises(DocumentError, match=r"^NoTPFeedForward \(.*\): .* on the tape, .* in the"):
+    with pytest.raises(
+        errors.DocumentError, match=r"^NoTPFeedForward \(.*\): .* on the tape, .* in the"
+    ):
         _ = page.cases
 
 
@@ -438,7 +438,7 @@ def test_a_page_that_says_something_else_than_the_model_is_refused(library):
         ("<!-- end flops -->", "", "unknown or unfinished marker '<!-- begin flops -->'"),
     ):
         assert old in text
-        with pytest.raises(DocumentError, match=f"^{path}: .*{re.escape(message)}"):
+        with pytest.raises(errors.DocumentError, match=f"^{path}: .*{re.escape(message)}"):
             library.filled(path, text.replace(old, new, 1), DEFAULT.name)
 
 
@@ -465,7 +465,7 @@ def written_for(folder):
 def test_a_single_architecture_has_all_of_its_pages_with_its_own_figures(
     arch, sam_params, without, tmp_path
 ):
-    assert main(["docs", "--arch", arch, "--output", str(tmp_path)]) == 0
+    assert cli.main(["docs", "--arch", arch, "--output", str(tmp_path)]) == 0
     pages = written_for(tmp_path)
     assert {*OWN[arch], "ImageEncoderViT", "DeepseekV2DecoderLayer"} <= pages.keys()
     assert pages.keys().isdisjoint(without)
@@ -564,7 +564,7 @@ def test_documents_of_any_config_are_written_and_checked(
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
     folder = tmp_path / "new" / "docs"
     arguments = ["docs", "--config", str(tmp_path / "config.json"), "--output", str(folder)]
-    assert main(arguments) == 0
+    assert cli.main(arguments) == 0
     pages = written_for(folder)
     assert OWN[arch] <= pages.keys()
     for name, pattern in said.items():
@@ -587,7 +587,7 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys)
         (["--output", "empty.json"], 74, "empty.json'"),
     ):
         output = [] if "--output" in arguments else ["--output", "new"]
-        assert main(["docs", *arguments, *output]) == code
+        assert cli.main(["docs", *arguments, *output]) == code
         shown = capsys.readouterr()
         assert (shown.out, shown.err.count("\n"), said in shown.err) == ("", 1, True)
         assert [each.name for each in tmp_path.iterdir()] == ["empty.json"]

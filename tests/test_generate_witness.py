@@ -33,10 +33,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import GenerationMixin
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from dsocr_analyze import DeepSeekOCRSession
+from dsocr_analyze import DeepSeekOCRSession, cli, errors
 from dsocr_analyze.architectures import described_architecture
-from dsocr_analyze.cli import main
-from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.model.described_model import use_attention
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import growing_work
@@ -151,7 +149,7 @@ def test_every_pass_costs_what_generate_runs(tmp_path, name, batch):
 @pytest.mark.parametrize("name", MODELS.keys() & {*REFUSED_ON_META})
 def test_what_meta_cannot_tell_is_refused_and_a_cpu_can(tmp_path, name):
     small = MODELS[name]
-    with pytest.raises(ModelCodeError, match=r"no values on meta.*give device=.cpu"):
+    with pytest.raises(errors.ModelCodeError, match=r"no values on meta.*give device=.cpu"):
         told(small, tmp_path, 1, range(3), 4)
     real = really_generated(small, 1, 4)
     assert told(small, tmp_path, 1, range(3), 4, device="cpu", dtype="bfloat16") == real
@@ -263,7 +261,7 @@ def drafts(tmp_path_factory):
     def drafted(name):
         file = written(SMALL[name], tmp_path_factory.mktemp(name))
         stages = file.with_name("stages.toml")
-        assert main(["stages", "--hf-config", str(file), "--output", str(stages)]) == 0
+        assert cli.main(["stages", "--hf-config", str(file), "--output", str(stages)]) == 0
         return tomllib.loads(stages.read_text()), file, stages
 
     return drafted

@@ -11,14 +11,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from dsocr_analyze import figures, kernels
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.figures import StageFigures
-from dsocr_analyze.kernels import with_ancestors
-from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.forward import running
-from dsocr_analyze.model.loading import load_model
-from dsocr_analyze.trace.passes import trace_passes
-from dsocr_analyze.trace.summary import ledger_of, stage_figures
+from dsocr_analyze.model import directory, forward, loading
+from dsocr_analyze.trace import passes, summary
 
 pytestmark = pytest.mark.exhaustive
 
@@ -28,8 +24,9 @@ LAYERS, HEADS, HEAD_DIM, BF16_BYTES = 12, 10, 128, 2
 
 
 def reference(*, flash_attention=False):
-    return load_model(
-        ModelDirectory.read(DEFAULT.reference), device=torch.device("meta"), dtype=torch.bfloat16,
+    return loading.load_model(
+        directory.ModelDirectory.read(DEFAULT.reference),
+        device=torch.device("meta"), dtype=torch.bfloat16,
         flash_attention=flash_attention,
     )  # fmt: skip
 
@@ -40,15 +37,15 @@ def model(request):
 
 
 def traced(model, workload, **options):
-    return trace_passes(model, workload, DEFAULT, **options)
+    return passes.trace_passes(model, workload, DEFAULT, **options)
 
 
 def repeats_of(model):
     return DEFAULT.forms.repeats(DEFAULT.forms.dimensions(model.directory.config))
 
 
-def stages_of(traces) -> dict[str, StageFigures]:
-    return stage_figures(traces, DEFAULT.stages, {key: {} for key in DEFAULT.stage_names})
+def stages_of(traces) -> dict[str, figures.StageFigures]:
+    return summary.stage_figures(traces, DEFAULT.stages, {key: {} for key in DEFAULT.stage_names})
 
 
 def workload_of(golden):
@@ -58,7 +55,7 @@ def workload_of(golden):
 
 def flops_by_stage(traces) -> dict[str, int]:
     stages = stages_of(traces)
-    head = with_ancestors(stages["prefill"].own)["lm_head"].matrix_flops
+    head = kernels.with_ancestors(stages["prefill"].own)["lm_head"].matrix_flops
     flops = {name: stage.work.matrix_flops for name, stage in stages.items() if name != "decode"}
     of_head = {"lm_head": head, "total": sum(flops.values())}
     layers = flops.pop("prefill") - head
@@ -69,7 +66,7 @@ def decode_flops(traces) -> dict[str, int]:
     decode = stages_of(traces)["decode"]
     return {
         "total": decode.work.matrix_flops,
-        "lm_head": with_ancestors(decode.own)["lm_head"].matrix_flops,
+        "lm_head": kernels.with_ancestors(decode.own)["lm_head"].matrix_flops,
     }
 
 
@@ -81,7 +78,7 @@ def test_every_stage_counts_what_was_recorded(model, golden):
     traces = traced(model, workload)
     assert flops_by_stage(traces) == golden["matrix_flops"]
     assert decode_flops(traces) == golden["decode_step_matrix_flops"]
-    assert ledger_of(traces.prefill, *traces.decode_steps).unknown == {}
+    assert summary.ledger_of(traces.prefill, *traces.decode_steps).unknown == {}
     assert traces.kv_cache_bytes == (
         2 * LAYERS * HEADS * HEAD_DIM * BF16_BYTES * workload.seq_len * workload.batch_size
     )
@@ -95,7 +92,7 @@ def test_parameters_are_the_checkpoints():
 def test_the_outside_witness_counts_the_same():
     eager = reference()  # FlopCounterMode knows nothing of the package flash-attn
     workload = DEFAULT.plan(page=(1191, 1684))
-    with running(eager.device), FlopCounterMode(display=False) as counter:
+    with forward.running(eager.device), FlopCounterMode(display=False) as counter:
         eager.module(**DEFAULT.prefill_inputs(eager.device, eager.dtype, workload))
     traces = traced(eager, workload)
     assert flops_by_stage(traces)["total"] == counter.get_total_flops()

@@ -16,10 +16,9 @@ from hostile.cases import KINDS, TRACED
 from hostile.oracle import run_case
 from sampling import first, sampled
 
-from dsocr_analyze import row_files
+from dsocr_analyze import errors, row_files
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr import ClipModelDimensions
-from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.model import loading
 from dsocr_analyze.workload import image_file as page_files
 
@@ -36,7 +35,7 @@ def refused(capsys, *arguments):
 def test_experts_of_all_layers_together_are_bounded():
     fits = {**CONFIG, "num_hidden_layers": 1024, "n_routed_experts": 9}
     assert ClipModelDimensions.from_config(fits).decoder.moe_layers == 1023
-    with pytest.raises(ConfigError, match="at most 9 to each of 1,023 MoE layers"):
+    with pytest.raises(errors.ConfigError, match="at most 9 to each of 1,023 MoE layers"):
         ClipModelDimensions.from_config({**fits, "n_routed_experts": 10})
 
 

@@ -31,9 +31,9 @@ from vendor_checkout import (
     needs_vendor_unlimited,
 )
 
+from dsocr_analyze import DeepSeekOCRSession, timing
 from dsocr_analyze.architectures import DEFAULT, PageRequest
-from dsocr_analyze.cli.device_runs import inference_report, predicted_seconds
-from dsocr_analyze.cli.documents import schemas
+from dsocr_analyze.cli import device_runs, documents
 from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError
 from dsocr_analyze.measuring.inference import (
     TRANSFORMS,
@@ -49,8 +49,6 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import load_model
 from dsocr_analyze.report.measured import inference_tables
 from dsocr_analyze.report.table import bytes_text, scaled, seconds_text
-from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.timing import TimeEntry
 from dsocr_analyze.workload import ViewBatch
 
 ROOT = Path(__file__).parent.parent
@@ -258,7 +256,7 @@ class TestCommand:
         assert "Trial: the weights are random, so the text means nothing" in out
         assert "the tokenizer is a stand-in" in out
         report = json.loads((tmp_path / "o/infer_one.json").read_text())
-        jsonschema.validate(report, schemas()["schema-infer.json"])
+        jsonschema.validate(report, documents.schemas()["schema-infer.json"])
         expected = {"command": "infer", "weights": "random", "tokenizer": "stand-in",
                     "differences": [], "tokens": 3}  # fmt: skip
         assert {key: report[key] for key in expected} == expected
@@ -383,24 +381,24 @@ class TestPrediction:
     @pytest.mark.exhaustive
     def test_it_is_that_of_the_device_that_ran(self, session_on, capsys):
         request = asked(page=(1191, 1684), max_new_tokens=100)
-        entry = predicted_seconds(session_on(), request, None)
+        entry = device_runs.predicted_seconds(session_on(), request, None)
         _, out, _ = run(
             capsys, "time", "h100-sxm", "--runtime", "eager", "--page", "1191x1684",
             "--max-new-tokens", 100, "--concurrency", 1, "--format", "json",
         )  # fmt: skip
-        assert entry == msgspec.convert(json.loads(out)["time"][0], TimeEntry)
+        assert entry == msgspec.convert(json.loads(out)["time"][0], timing.TimeEntry)
 
     def test_a_device_without_a_profile_has_none_and_says_so(self, meta, session_on, capsys):
         said = []
         for session in (session_on("Some GPU"), meta):
-            assert predicted_seconds(session, asked(page=(9, 9)), None) is None
+            assert device_runs.predicted_seconds(session, asked(page=(9, 9)), None) is None
             said.append(capsys.readouterr().err)
         assert "no seconds are predicted: there is no profile of Some GPU" in said[0]
         assert said[1] == ""
 
     def test_errors_are_relative_to_what_was_measured(self, session_on):
         session, request = session_on(), asked(page=(1191, 1684), max_new_tokens=3)
-        entry, workload = predicted_seconds(session, request, None), request.workload
+        entry, workload = device_runs.predicted_seconds(session, request, None), request.workload
         prefill = {name: 2 * each.seconds for name, each in entry.stages.items()}
         del prefill["decode"]
         steps = (entry.tpot_seconds / 2,) * 2
@@ -411,7 +409,7 @@ class TestPrediction:
             infer_seconds=4 * entry.page_seconds, peak_bytes=1000,
         )  # fmt: skip
         figures = session.composed(workload)
-        report = inference_report(
+        report = device_runs.inference_report(
             session, question(Path("page.png"), Path()), measured, workload, entry,
             has_own_tokenizer=True,
         )  # fmt: skip

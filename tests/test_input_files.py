@@ -14,12 +14,9 @@ from pathlib import Path
 import pytest
 from command_line import run
 
-from dsocr_analyze import input_files
-from dsocr_analyze.errors import OutputError
+from dsocr_analyze import errors, input_files, output_files
 from dsocr_analyze.input_files import MEBIBYTE, exists, is_folder, is_regular, opened, read_bytes
-from dsocr_analyze.model import directory as model_directory
-from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.output_files import prepare_directory, replacing, write_files
+from dsocr_analyze.model import directory, directory as model_directory
 
 REFERENCE = model_directory.ARCHITECTURES["deepseek-ocr"].reference
 
@@ -106,7 +103,7 @@ def model(tmp_path):
 
 def refusal(model):
     with pytest.raises(model_directory.ModelDirectoryError) as refused:
-        ModelDirectory.read(model)
+        directory.ModelDirectory.read(model)
     return str(refused.value)
 
 
@@ -118,7 +115,7 @@ def test_a_pipe_in_a_model_directory_is_named_unless_it_is_hidden(model, name, s
     (model / name).unlink(missing_ok=True)
     os.mkfifo(model / name)
     if said is None:
-        assert ModelDirectory.read(model).sources == {}
+        assert directory.ModelDirectory.read(model).sources == {}
     else:
         assert said in refusal(model)
 
@@ -129,7 +126,7 @@ def test_code_and_folders_beyond_any_models_are_refused(model, monkeypatch):
         monkeypatch.setattr(model_directory, name, value)
     (model / "a.py").write_bytes(b"#" * 10)
     (model / "b.py").write_bytes(b"#" * 5)
-    assert sorted(ModelDirectory.read(model).sources) == ["a.py", "b.py"]
+    assert sorted(directory.ModelDirectory.read(model).sources) == ["a.py", "b.py"]
     (model / "sub" / "c").touch()
     assert "more than 4 files" in refusal(model)
     (model / "sub" / "c").unlink()
@@ -189,23 +186,23 @@ def test_leftovers_of_a_killed_process_are_removed_by_the_next_writing(tmp_path)
     killed = subprocess.run([sys.executable, "-c", KILLED, target], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert (target.read_text(), len(names_in(tmp_path))) == ("old", 2)
-    write_files({target: "new"})
+    output_files.write_files({target: "new"})
     assert (target.read_text(), names_in(tmp_path)) == ("new", ["report.json"])
 
 
 def test_a_file_that_another_writes_at_the_moment_stays(tmp_path):
-    with replacing(tmp_path / "a") as temporary:
+    with output_files.replacing(tmp_path / "a") as temporary:
         temporary.write_text("half")
-        write_files({tmp_path / "b": "b"})
-        prepare_directory(tmp_path)
+        output_files.write_files({tmp_path / "b": "b"})
+        output_files.prepare_directory(tmp_path)
         assert temporary.read_text() == "half"
     assert names_in(tmp_path) == ["a", "b"]
 
 
 def test_no_file_stays_open(tmp_path):
     before = len(names_in(Path("/dev/fd")))
-    write_files({tmp_path / "a": "a", tmp_path / "b": "b"})
-    prepare_directory(tmp_path)
+    output_files.write_files({tmp_path / "a": "a", tmp_path / "b": "b"})
+    output_files.prepare_directory(tmp_path)
     assert len(names_in(Path("/dev/fd"))) <= before
 
 
@@ -215,13 +212,13 @@ def test_files_of_other_names_kinds_and_links_stay(tmp_path):
         (tmp_path / name).touch()
     (tmp_path / (".dsocr-" + "1" * 16)).symlink_to(tmp_path / kept[0])
     (tmp_path / (".dsocr-" + "2" * 16)).mkdir()
-    write_files({tmp_path / "new": ""})
+    output_files.write_files({tmp_path / "new": ""})
     assert len(list(tmp_path.iterdir())) == len(kept) + 3
 
 
 def _write_often(folder, number):
     for turn in range(40):
-        write_files({folder / f"{number}": f"{number} {turn}"})
+        output_files.write_files({folder / f"{number}": f"{number} {turn}"})
 
 
 @pytest.mark.exhaustive
@@ -247,16 +244,16 @@ def test_one_that_is_taken_for_abandoned_before_it_is_locked_is_made_again(tmp_p
         real(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    write_files({tmp_path / "a": "whole"})
+    output_files.write_files({tmp_path / "a": "whole"})
     assert names_in(tmp_path) == ["a"]
     assert len(locks) == 2
 
 
 def test_a_name_as_long_as_any_can_be_written(tmp_path):
-    write_files({tmp_path / ("a" * 255): "text"})
+    output_files.write_files({tmp_path / ("a" * 255): "text"})
     assert names_in(tmp_path) == ["a" * 255]
-    with pytest.raises(OutputError, match="File name too long"):
-        write_files({tmp_path / ("a" * 256): "text"})
+    with pytest.raises(errors.OutputError, match="File name too long"):
+        output_files.write_files({tmp_path / ("a" * 256): "text"})
 
 
 def test_new_files_have_the_permissions_that_the_user_wants(tmp_path, monkeypatch):
@@ -264,8 +261,8 @@ def test_new_files_have_the_permissions_that_the_user_wants(tmp_path, monkeypatc
     try:
         with monkeypatch.context() as patch:
             patch.setattr(os, "umask", lambda _: pytest.fail("other threads make files too"))
-            write_files({tmp_path / "a": ""})
-            write_files({tmp_path / "b": ""}, mode=0o600)
+            output_files.write_files({tmp_path / "a": ""})
+            output_files.write_files({tmp_path / "b": ""}, mode=0o600)
     finally:
         os.umask(before)
     modes = [(tmp_path / name).stat().st_mode & 0o777 for name in "ab"]

@@ -6,8 +6,7 @@ from transformers import DynamicCache
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.architecture import CacheStep, GrowingCache, lengthened
-from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.generation import empty_cache, lengthen, lengths_of
+from dsocr_analyze.model import directory, generation
 
 
 def states(tokens, *, heads=2, size=3):
@@ -44,10 +43,10 @@ def test_a_longer_cache_ends_in_zeros(kind):
 
 
 def test_the_reference_has_a_cache_that_no_version_of_transformers_changes(tmp_path):
-    reference = ModelDirectory.read(DEFAULT.reference)
-    assert type(empty_cache(reference)) is GrowingCache
-    assert type(empty_cache(reference.with_config(reference.config))) is GrowingCache
-    assert type(empty_cache(ModelDirectory(tmp_path, {}, {}))) is DynamicCache
+    reference = directory.ModelDirectory.read(DEFAULT.reference)
+    assert type(generation.empty_cache(reference)) is GrowingCache
+    assert type(generation.empty_cache(reference.with_config(reference.config))) is GrowingCache
+    assert type(generation.empty_cache(directory.ModelDirectory(tmp_path, {}, {}))) is DynamicCache
 
 
 def test_of_any_model_only_layers_of_keys_and_values_by_head_grow():
@@ -55,6 +54,6 @@ def test_of_any_model_only_layers_of_keys_and_values_by_head_grow():
     cache, state = DynamicCache(), torch.randn(1, 4, 3)
     cache.update(state, state, 0)
     cache.update(*states(4), 2)
-    assert lengths_of(cache) == {2: 4}
-    lengthen(cache, 3, {0: 0, 2: 1})
+    assert generation.lengths_of(cache) == {2: 4}
+    generation.lengthen(cache, 3, {0: 0, 2: 1})
     assert [cache.get_seq_length(layer) for layer in (0, 2)] == [4, 7]

@@ -6,12 +6,11 @@ import torch.nn.functional as F
 from torch import nn
 from tracing import Calls, Net, by_path, meta, trace_of
 
-from dsocr_analyze.architectures.deepseek_ocr.reference import modeling_deepseekv2
-from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
-    DeepseekV2Config,
+from dsocr_analyze.architectures.deepseek_ocr.reference import (
+    configuration_deepseek_v2,
+    modeling_deepseekv2,
 )
-from dsocr_analyze.model.forward import running
-from dsocr_analyze.model.loading import building
+from dsocr_analyze.model import forward, loading
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 
@@ -55,7 +54,7 @@ def rotated(held: int) -> list[tuple[str, str, int]]:
 
 
 def traced(model: nn.Module, *inputs, alike=None, **options) -> Trace:
-    with running(META), Recorder(model, alike, with_levels=True) as recorder:
+    with forward.running(META), Recorder(model, alike, with_levels=True) as recorder:
         trace = recorder.begin()
         kept = model(*inputs, **options)
     del kept
@@ -64,11 +63,11 @@ def traced(model: nn.Module, *inputs, alike=None, **options) -> Trace:
 
 @pytest.mark.parametrize("alike", [None, by_path])
 def test_of_a_decoder_layer(alike):
-    config = DeepseekV2Config(
+    config = configuration_deepseek_v2.DeepseekV2Config(
         hidden_size=8, num_attention_heads=2, num_key_value_heads=2, intermediate_size=12,
         n_routed_experts=None, use_mla=False, attn_implementation="eager",
     )  # fmt: skip
-    with building(META, torch.bfloat16):
+    with loading.building(META, torch.bfloat16):
         layer = modeling_deepseekv2.DeepseekV2DecoderLayer(config, 0).eval()
     x, positions = meta(1, 3, 8, dtype=torch.bfloat16), meta(1, 3, dtype=torch.int64)
     rotary, heads = "self_attn.rotary_emb", 4 * X + 2 * TABLE  # the norm, q, k, v and the tables
@@ -208,7 +207,7 @@ def mixed(self, x, region):
 
 def under_autocast(device: str, *args, **options) -> tuple[Trace, list[torch.dtype]]:
     net = Net(mixed, linear=nn.Linear(8, 16), norm=nn.LayerNorm(16)).to(device)
-    with running(torch.device(device)), Recorder(net) as recorder:
+    with forward.running(torch.device(device)), Recorder(net) as recorder:
         trace = recorder.begin()
         outputs = net(torch.zeros(4, 8, device=device), torch.autocast(*args, **options))
     return trace, [output.dtype for output in outputs]
@@ -260,7 +259,7 @@ def test_a_region_that_is_switched_off_casts_nothing():
 )
 def test_what_the_host_is_given_moves_as_from_a_gpu(ask, expected):
     model = Calls(lambda x: ask(torch.ones_like(x)).tolist())
-    with running(META), Recorder(model) as recorder:
+    with forward.running(META), Recorder(model) as recorder:
         trace = recorder.begin()
         assert model(meta(3, dtype=torch.int64)) == [1, 1, 1]
     assert moved(trace) == [("ones_like", 0, 24), *expected]

@@ -15,32 +15,16 @@ from sampling import every, first, sampled
 from torch import nn
 from tracing import Net, meta, total, trace_of
 
-from dsocr_analyze import DeepSeekOCRSession, analytic
+from dsocr_analyze import DeepSeekOCRSession, analytic, dtypes, errors, kernels
 from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr import ClipModelDimensions
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import MoEGate
-from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError
 from dsocr_analyze.figures import RoutedExperts, expected_experts
-from dsocr_analyze.kernels import (
-    NO_WORK,
-    Kernel,
-    Rows,
-    Work,
-    total_work,
-    with_ancestors,
-    work_by,
-)
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import load_model
-from dsocr_analyze.report.comparison import compare
-from dsocr_analyze.report.document import build_report
-from dsocr_analyze.report.markdown import ReadableReport
-from dsocr_analyze.report.opening import dump_json
-from dsocr_analyze.report.reading import load_report
+from dsocr_analyze.report import comparison, document, markdown, opening, reading
+from dsocr_analyze.trace import record, summary
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
-from dsocr_analyze.trace.record import Trace
-from dsocr_analyze.trace.summary import batch_work, ledger_of, stage_figures, step_stretches
 
 WORKLOAD = plan_workload(page=(640, 640))
 NONE: dict = {name: {} for name in DEFAULT.stage_names}
@@ -64,19 +48,19 @@ def model_that(tmp_path, *statements):
 @pytest.mark.parametrize(
     ("statement", "error_type", "says"),
     [
-        ("raise ValueError('first\\nsecond')", ModelCodeError, "ValueError: first"),
-        ("raise SystemExit('gone')", ModelCodeError, "SystemExit: gone"),
-        ("raise RuntimeError", ModelCodeError, "RuntimeError"),
-        ("return kwargs['absent']", ModelCodeError, "KeyError: 'absent'"),
-        ("return torch.ones(2) @ torch.ones(3)", ModelCodeError, "RuntimeError"),
+        ("raise ValueError('first\\nsecond')", errors.ModelCodeError, "ValueError: first"),
+        ("raise SystemExit('gone')", errors.ModelCodeError, "SystemExit: gone"),
+        ("raise RuntimeError", errors.ModelCodeError, "RuntimeError"),
+        ("return kwargs['absent']", errors.ModelCodeError, "KeyError: 'absent'"),
+        ("return torch.ones(2) @ torch.ones(3)", errors.ModelCodeError, "RuntimeError"),
         (
-            "return self.scale.sum().item()", ModelCodeError,
+            "return self.scale.sum().item()", errors.ModelCodeError,
             "give device='cpu' or a CUDA device",
         ),
-        ("return torch.empty(10**17, device='cpu')", DeviceError, "not enough memory"),
+        ("return torch.empty(10**17, device='cpu')", errors.DeviceError, "not enough memory"),
         (
             "import dsocr_analyze.errors; raise dsocr_analyze.errors.AnalyzeError('ours')",
-            AnalyzeError, "ours",
+            errors.AnalyzeError, "ours",
         ),
         ("raise KeyboardInterrupt", KeyboardInterrupt, ""),
     ],
@@ -89,7 +73,7 @@ def test_code_that_fails_is_blamed_in_one_line_and_left_as_it_was(
         trace_passes(model, WORKLOAD, DEFAULT)
     message = str(error.value)
     assert (says in message, "\n" in message) == (True, False)
-    assert (repr(str(tmp_path / "m")) in message) == (error_type is ModelCodeError)
+    assert (repr(str(tmp_path / "m")) in message) == (error_type is errors.ModelCodeError)
     assert not any(m._forward_hooks or "forward" in vars(m) for m in model.module.modules())
     assert torch.overrides._get_current_function_mode_stack() == []
 
@@ -124,7 +108,9 @@ def traces():
 
 @pytest.fixture(scope="module")
 def stages(traces):
-    return stage_figures(traces, DEFAULT.stages, NONE | {"projector": {"model.projector": 20}})
+    return summary.stage_figures(
+        traces, DEFAULT.stages, NONE | {"projector": {"model.projector": 20}}
+    )
 
 
 def test_vision_stages_get_what_they_own_and_prefill_the_rest(stages):
@@ -138,30 +124,35 @@ def test_vision_stages_get_what_they_own_and_prefill_the_rest(stages):
 
 
 def test_a_module_shared_by_two_stages_works_for_its_caller(stages):
-    prefill, paths = with_ancestors(stages["prefill"].own), ("model.layers.0.0", "model.layers.0")
-    assert "model.vision_model.0" in with_ancestors(stages["clip"].own)
+    prefill, paths = (
+        kernels.with_ancestors(stages["prefill"].own),
+        ("model.layers.0.0", "model.layers.0"),
+    )
+    assert "model.vision_model.0" in kernels.with_ancestors(stages["clip"].own)
     assert [prefill[path].macs for path in (*paths, "lm_head")] == [48, 48, 96]
 
 
 def test_every_kernel_belongs_to_one_stage_and_children_add_up_to_their_parent(traces, stages):
     *prefill, decode = stages.values()
-    of_passes = total_work(stage.work for stage in prefill), decode.work
+    of_passes = kernels.total_work(stage.work for stage in prefill), decode.work
     assert of_passes == (total(traces.prefill), total(traces.decode_steps[0]))
     for name, stage in stages.items():
-        modules = with_ancestors(stage.own)
-        by_operator = total_work(work_by(stage.kernels, "operator").values())
+        modules = kernels.with_ancestors(stage.own)
+        by_operator = kernels.total_work(kernels.work_by(stage.kernels, "operator").values())
         assert {kernel.stage for kernel in stage.kernels} == {name}
-        assert total_work(stage.own.values()) == by_operator == modules[""] == stage.work
+        assert kernels.total_work(stage.own.values()) == by_operator == modules[""] == stage.work
         for path, work in modules.items():
             children = (each for each in modules if each and each.rpartition(".")[0] == path)
             below = [modules[each] for each in children]
-            assert total_work([stage.own.get(path, NO_WORK), *below]) == work
+            assert kernels.total_work([stage.own.get(path, kernels.NO_WORK), *below]) == work
 
 
 def test_equal_kernels_of_a_module_are_one_record():
     net = Net(lambda self, x: self.lm_head(x * 2) + self.lm_head(x * 2), lm_head=nn.Linear(4, 8))
     trace = trace_of(net.to("meta"), meta(3, 4))
-    decode = stage_figures(PassTraces(trace, (trace,), (0,), 0, 0), DEFAULT.stages, NONE)["decode"]
+    decode = summary.stage_figures(PassTraces(trace, (trace,), (0,), 0, 0), DEFAULT.stages, NONE)[
+        "decode"
+    ]
     calls = {(kernel.path, kernel.operator): kernel.calls for kernel in decode.kernels}
     assert calls == {("", "mul"): 2, ("lm_head", "linear"): 2, ("", "add"): 1}
     assert (decode.module_calls, decode.calls) == ({"": 1, "lm_head": 2}, 1)
@@ -169,7 +160,7 @@ def test_equal_kernels_of_a_module_are_one_record():
 
 def test_the_ledger_holds_every_operator_that_ran(traces):
     passes = (traces.prefill, *traces.decode_steps)
-    ledger, ran = ledger_of(*passes), sum(len(trace.kernels) for trace in passes)
+    ledger, ran = summary.ledger_of(*passes), sum(len(trace.kernels) for trace in passes)
     assert (ledger.counted["linear"], ledger.unknown) == (6 + 3, {})
     assert (sum(ledger.counted.values()), ledger.free) == (ran, passes[0].free + passes[1].free)
 
@@ -177,11 +168,13 @@ def test_the_ledger_holds_every_operator_that_ran(traces):
 def step(expert, expert_bytes, macs, bytes_read):
     """A decode step; which experts run is up to the routing: another step's are no growth."""
     works = {
-        f"model.layers.1.mlp.experts.{expert}.up_proj": Work(bytes_read=expert_bytes),
-        "model.layers.1.self_attn": Work(macs=macs, bytes_read=bytes_read),
+        f"model.layers.1.mlp.experts.{expert}.up_proj": kernels.Work(bytes_read=expert_bytes),
+        "model.layers.1.self_attn": kernels.Work(macs=macs, bytes_read=bytes_read),
     }
-    kind = "gemm", "linear", Rows(1, 1), "float32", "float32"
-    return Trace(kernels=[Kernel(*kind, work, 1, path) for path, work in works.items()])
+    kind = "gemm", "linear", kernels.Rows(1, 1), "float32", "float32"
+    return record.Trace(
+        kernels=[kernels.Kernel(*kind, work, 1, path) for path, work in works.items()]
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,8 +194,10 @@ def step(expert, expert_bytes, macs, bytes_read):
 def test_a_batch_is_its_prefill_pass_and_steps_over_a_growing_cache(
     steps, numbers, stretches, batch
 ):
-    traces = PassTraces(Trace(), tuple(steps), numbers, kv_cache_bytes=0, inputs_bytes=0)
-    found = batch_work(Work(1000, 0, 0, 5000), traces, stretches, DEFAULT.routed_expert)
+    traces = PassTraces(record.Trace(), tuple(steps), numbers, kv_cache_bytes=0, inputs_bytes=0)
+    found = summary.batch_work(
+        kernels.Work(1000, 0, 0, 5000), traces, stretches, DEFAULT.routed_expert
+    )
     assert (found.macs - 1000, found.bytes_read - 5000) == batch
 
 
@@ -222,7 +217,7 @@ def test_a_batch_is_its_prefill_pass_and_steps_over_a_growing_cache(
     ],
 )
 def test_steps_are_cut_where_they_begin_to_do_other_work(new_tokens, cuts, stretches):
-    assert step_stretches(new_tokens, cuts) == stretches
+    assert summary.step_stretches(new_tokens, cuts) == stretches
 
 
 @pytest.mark.parametrize(
@@ -472,7 +467,11 @@ def test_a_page_alone_reads_what_is_expected_and_a_dense_decoder_has_none(both):
     figures = analytic.page_figures(small_directory(**EXPERTS), alone)
     assert figures.decode.experts.bytes_beyond_counted == pytest.approx(0, abs=1)
     dense = analytic.page_figures(small_directory(n_routed_experts=None), both.workload)
-    text = ReadableReport(build_report(dense, None, CREATED)).markdown().partition("## Notes")[0]
+    text = (
+        markdown.ReadableReport(document.build_report(dense, None, CREATED))
+        .markdown()
+        .partition("## Notes")[0]
+    )
     assert ({stage.experts for stage in dense.stages.values()}, "experts" in text) == (
         {None},
         False,
@@ -483,8 +482,10 @@ def timed_and_composed(batch, *, flash, **changes):
     """The kernels of a decode step that is timed, and the step of a composition."""
     dimensions = DEFAULT.forms.dimensions(small_directory(**changes).config)
     workload = DEFAULT.plan(**SMALL_PAGE, batch_size=batch)
-    timed = DEFAULT.forms.step_kernels(dimensions, batch, workload.seq_len, BFLOAT16, flash)
-    return timed, DEFAULT.forms.compose(dimensions, workload, BFLOAT16, flash).stages["decode"]
+    timed = DEFAULT.forms.step_kernels(dimensions, batch, workload.seq_len, dtypes.BFLOAT16, flash)
+    return timed, DEFAULT.forms.compose(dimensions, workload, dtypes.BFLOAT16, flash).stages[
+        "decode"
+    ]
 
 
 @pytest.mark.parametrize("flash", [False, True])
@@ -498,7 +499,7 @@ def test_a_step_runs_the_expected_number_of_experts(batch, run, flash):
     paths = (DEFAULT.routed_expert.fullmatch(kernel.path) for kernel in timed)
     assert {path["index"] for path in paths if path} == {*map(str, range(run))}
     # The same tokens pass fewer experts: no FLOP changes, weights are read less often.
-    work = total_work(kernel.total for kernel in timed)
+    work = kernels.total_work(kernel.total for kernel in timed)
     assert work._replace(bytes_read=0) == composed.work._replace(bytes_read=0)
     fewer = 2 * (min(8, 3 * batch) - run) * EXPERT_BYTES
     assert composed.work.bytes_read - work.bytes_read == fewer
@@ -515,13 +516,13 @@ TOUCHED = RoutedExperts(layers=2, weights_bytes=10, even=4, expected=2.5, counte
 def report_with(experts, batch_size=1):
     stages = {**STAGES, "decode": replace(STAGES["decode"], experts=experts)}
     workload = replace(FIGURES.workload, batch_size=batch_size)
-    return build_report(replace(FIGURES, stages=stages, workload=workload), None, CREATED)
+    return document.build_report(replace(FIGURES, stages=stages, workload=workload), None, CREATED)
 
 
 def test_keys_and_tables_hold_them_side_by_side(tmp_path):
     report = report_with(TOUCHED)
-    (tmp_path / "report.json").write_text(dump_json(report))
-    assert load_report(tmp_path / "report.json") == report
+    (tmp_path / "report.json").write_text(opening.dump_json(report))
+    assert reading.load_report(tmp_path / "report.json") == report
     step, eye = report.stages["decode"], report.stages["eye"]
     read, touched = step.bytes_read, step.experts_touched
     # 5 experts of 10 bytes in place of 7.
@@ -529,12 +530,12 @@ def test_keys_and_tables_hold_them_side_by_side(tmp_path):
     assert found == (4, 2.5, 3.5, read - 20)
     assert eye.experts_touched is eye.bytes_read_expected is None
     row = f"| decode | 4 | 2.50 | 3.5 | {read} B | {read - 20} B |"
-    assert row in ReadableReport(report).markdown()
+    assert row in markdown.ReadableReport(report).markdown()
 
 
 def test_a_comparison_of_batches_has_a_row_for_them():
     reports = [("one", report_with(TOUCHED, 2)), ("other", report_with(None, 2))]
-    rows = {row.key: row.values for row in compare(reports).rows}
+    rows = {row.key: row.values for row in comparison.compare(reports).rows}
     assert rows["decode_step_expected_bytes"] == (rows["decode_step_bytes"][0] - 20, None)
-    alone = compare([("one", report_with(TOUCHED))]).rows
+    alone = comparison.compare([("one", report_with(TOUCHED))]).rows
     assert "decode_step_expected_bytes" not in {row.key for row in alone}

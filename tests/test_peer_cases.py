@@ -23,8 +23,7 @@ from torch import nn
 from torch.utils.flop_counter import flop_registry
 from tracing import Calls, Net, chain, meta, trace_of
 
-from dsocr_analyze.errors import UncountableError
-from dsocr_analyze.kernels import total_work
+from dsocr_analyze import errors, kernels
 from dsocr_analyze.trace.operators import RULES
 
 PAGE = Path(__file__).parents[1] / "docs" / "reading.md"
@@ -720,7 +719,7 @@ def counted(figure: Figure) -> int:
     trace = trace_of(net, *figure.inputs)
     assert not trace.unknown
     inside, operators = f"{figure.at}." if figure.at else "", figure.operator.split()
-    work = total_work(
+    work = kernels.total_work(
         kernel.total
         for kernel in trace.kernels
         if f"{kernel.path}.".startswith(inside) and (not operators or kernel.operator in operators)
@@ -732,7 +731,7 @@ def counted(figure: Figure) -> int:
 def test_a_case_counts_as_stated_or_as_the_page_says(figure):
     row, ours = figure.choice or ("", figure.stated)
     if ours == "refused":
-        with pytest.raises(UncountableError, match=f"{row.strip('`')}.*not counted"):
+        with pytest.raises(errors.UncountableError, match=f"{row.strip('`')}.*not counted"):
             counted(figure)
     else:
         assert (counted(figure), ours != figure.stated) == (ours, figure.choice is not None)

@@ -26,10 +26,7 @@ from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.pictures.picture import HATCHES, MARKERS, Picture, Scale, drawing, scale_of
 from dsocr_analyze.pictures.settings import fixed_line, varying
 from dsocr_analyze.pictures.stage_chart import MOST_BARS, ChartedReport, stage_picture
-from dsocr_analyze.report.document import build_report
-from dsocr_analyze.report.opening import dump_json
-from dsocr_analyze.report.table import percent_text, scaled
-from dsocr_analyze.report.tables import OUTSIDE, stage_colours
+from dsocr_analyze.report import document, opening, table, tables
 
 pytest.importorskip("matplotlib", reason="the optional extra 'plot'")
 from matplotlib import rcParams
@@ -58,7 +55,7 @@ def report():
 def _among_files(tmp_path, monkeypatch, report):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    for name, text in {**FILES, "plain.json": dump_json(report)}.items():
+    for name, text in {**FILES, "plain.json": opening.dump_json(report)}.items():
         Path(name).write_text(text)
 
 
@@ -117,7 +114,7 @@ def test_one_value_is_fixed_unless_an_axis_shows_it_and_several_differ(
 
 def test_digits_are_those_of_tables_and_smaller_values_have_as_many_in_the_same_unit():
     for value in (1, 999, 1000, 5_858_123_456_789, 44.12e9, 7_460_000_000):
-        assert scale_of(value, "FLOPs").text(value) == scaled(value).split()[0]
+        assert scale_of(value, "FLOPs").text(value) == table.scaled(value).split()[0]
     for step, value, text in (
         (10**12, 612_345_678_901, "0.6123"), (1, 1234, "1,234"), (10**6, 12_345_678, "12.35"),
         (1, 0.087421, "0.08742"), (10**12, 0, "0.000"),
@@ -215,7 +212,7 @@ class TestStages:
         picture, out = draw("compare gundam base")
         assert out.endswith("wrote drawn.png\n")
         for place, stack in enumerate(stacks_of(picture)):
-            shares = {percent_text(part / sum(stack)): part for part in stack}
+            shares = {table.percent_text(part / sum(stack)): part for part in stack}
             written = {
                 " ".join(re.sub("[()]", "", text.get_text()).split()[-2:])
                 for text in picture.axes.texts[2:] if round(text.get_position()[0]) == place
@@ -233,7 +230,7 @@ class TestStages:
         assert list(map(sum, stacks_of(picture))) == pytest.approx(expected, rel=1e-12)
         assert values_of(picture)[:4] == [f"{each:#.4g}" for each in expected]
         assert ticks_of(picture) == ["tiny\nh100-sxm", "tiny\nl4", "gundam\nh100-sxm", "gundam\nl4"]
-        assert legend_of(picture)[-1] == OUTSIDE
+        assert legend_of(picture)[-1] == tables.OUTSIDE
         assert re.search("^(?!.*batch).*serving by vllm", heading_of(picture))
 
     @pytest.mark.exhaustive
@@ -250,7 +247,7 @@ class TestStages:
         picture, _ = draw(f"compare {' '.join(ARCHITECTURES)}")
         names = [label.split(" ")[0] for label in legend_of(picture)]
         assert names == ["sam", "clip", "encoder", "projector", "prefill", "decode"]
-        colours = stage_colours(names)
+        colours = tables.stage_colours(names)
         for name, bars in zip(names, picture.axes.containers, strict=True):
             assert {to_hex(bar.get_facecolor()) for bar in bars} == {colours[name]}
         assert len({bars[0].get_hatch() for bars in picture.axes.containers}) == len(names)
@@ -258,7 +255,7 @@ class TestStages:
     @pytest.mark.exhaustive
     def test_models_that_read_no_pages_have_prompts(self):
         none = dict.fromkeys(("page", "base_size", "image_size", "crop_mode", "grid", "views"))
-        report = build_report(FIGURES, None, CREATED)
+        report = document.build_report(FIGURES, None, CREATED)
         report = replace(report, workload=replace(report.workload, **none, prompt_pages=None))
         picture = stage_picture([ChartedReport("_mine", report)], "flops")
         assert_readable(picture)

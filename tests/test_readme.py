@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from sampling import every, sampled
 
-from dsocr_analyze.cli import main
+from dsocr_analyze import cli, hardware
 from dsocr_analyze.cli.commands import application
-from dsocr_analyze.hardware import device
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 
 ROOT = Path(__file__).parent.parent
@@ -35,7 +34,7 @@ TABLE = re.compile(r"<!-- table: ([^:\n]+): dsocr-analyze ([^\n]*) -->\n\n((?:\|
 @sampled(("command", "text"), SHOWN, every(2, start=1))
 def test_the_output_shown_is_a_real_runs(capsys, monkeypatch, command, text):
     monkeypatch.setenv("COLUMNS", "100")
-    assert main(shlex.split(command)) == 0
+    assert cli.main(shlex.split(command)) == 0
     out = capsys.readouterr().out.splitlines()
     printed = {"", *(DIGEST.sub("code ..., config", line.rstrip()) for line in out)}
     shown = text.rstrip().splitlines()
@@ -69,7 +68,7 @@ def test_the_comparison_with_tables_is_of_these_formulas(monkeypatch):
     pairs = itertools.product(benchmark.SYSTEMS, (1, 16))
     assert [(case.gpu, case.sequences) for case in cases] == list(pairs)
     for case in cases:
-        timed = device(case.gpu)
+        timed = hardware.device(case.gpu)
         kernels, calls = zip(*benchmark.page(timed, case.sequences), strict=True)
         seconds = float(kernel_seconds(kernels, timed).seconds @ calls)
         assert case.kernel_seconds == pytest.approx(seconds, rel=1e-4), (
@@ -80,7 +79,7 @@ def test_the_comparison_with_tables_is_of_these_formulas(monkeypatch):
 @pytest.mark.exhaustive
 def test_the_home_pages_table_is_a_real_runs(capsys):
     ((heading, command, shown),) = TABLE.findall(HOME)
-    assert main(shlex.split(command)) == 0
+    assert cli.main(shlex.split(command)) == 0
     section = capsys.readouterr().out.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("|")]
     assert shown.splitlines() == rows, "write it again: python scripts/update_readme.py"
@@ -108,7 +107,7 @@ def test_the_pictures_are_what_their_commands_draw(capsys, tmp_path, command, fi
     pytest.importorskip("matplotlib", reason="the optional extra 'plot'")
     assert file in shlex.split(command)
     for name in ("one.svg", "two.svg"):
-        assert main(shlex.split(command.replace(file, name))) == 0
+        assert cli.main(shlex.split(command.replace(file, name))) == 0
     shown, drawn = ROOT / file, tmp_path / "one.svg"
     assert len(texts_of(drawn)) > 20
     assert texts_of(shown) == texts_of(drawn), "draw it again: python scripts/update_readme.py"

@@ -25,11 +25,9 @@ from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.deepseek_ocr.reference import (
+    configuration_deepseek_v2,
     modeling_deepseekocr,
     modeling_deepseekv2 as reference,
-)
-from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
-    DeepseekV2Config,
 )
 from dsocr_analyze.architectures.deepseek_ocr_2.reference import (
     modeling_deepseekocr2,
@@ -479,10 +477,12 @@ def test_a_config_is_what_it_is_given_else_as_published_whatever_transformers_ma
     defaults = {"num_key_value_heads": 32, "kv_lora_rank": 512, "eos_token_id": 100001,
                 "use_return_dict": True, "bos_token_id": 100000, "rms_norm_eps": 1e-6,
                 "topk_method": "gready", "use_mla": True}  # fmt: skip
-    for kind in (DeepseekV2Config, type(config_of()), Relative):
+    for kind in (configuration_deepseek_v2.DeepseekV2Config, type(config_of()), Relative):
         config = kind(**copy.deepcopy(given), num_key_value_heads=None)
         assert {key: getattr(config, key) for key in given | defaults} == given | defaults
-    config = DeepseekV2Config(num_key_value_heads=None, num_attention_heads=6)
+    config = configuration_deepseek_v2.DeepseekV2Config(
+        num_key_value_heads=None, num_attention_heads=6
+    )
     assert (config.rope_theta, config.hidden_size, config.num_key_value_heads) == (1e4, 4096, 6)
 
 

@@ -27,15 +27,10 @@ from hand_built import (
 )
 from test_answer import TIME
 
+from dsocr_analyze import errors, kernels, output_files
 from dsocr_analyze.agreement import PeakAgreement
-from dsocr_analyze.errors import ConfigError, OutputError
-from dsocr_analyze.kernels import Work
-from dsocr_analyze.output_files import prepare_directory, replacing, write_files
-from dsocr_analyze.report import document as document_module
+from dsocr_analyze.report import document as document_module, markdown, opening, reading, tables
 from dsocr_analyze.report.document import build_report
-from dsocr_analyze.report.markdown import ReadableReport
-from dsocr_analyze.report.opening import dump_json
-from dsocr_analyze.report.reading import load_report
 from dsocr_analyze.report.table import (
     bytes_text,
     counted,
@@ -45,7 +40,6 @@ from dsocr_analyze.report.table import (
     scaled,
     share_text,
 )
-from dsocr_analyze.report.tables import tables_of
 
 COUNTS = ("macs", "matrix_flops", "vector_flops", "flops", "activations", "bytes_read",
           "bytes_written")  # fmt: skip
@@ -57,12 +51,12 @@ ANALYTIC = build_report(FIGURES, None, CREATED)
 
 @pytest.fixture(scope="module")
 def document():
-    return json.loads(dump_json(REPORT))
+    return json.loads(opening.dump_json(REPORT))
 
 
 def changed(path, value, report=REPORT):
     """A report's text, with one value replaced."""
-    document = json.loads(dump_json(report))
+    document = json.loads(opening.dump_json(report))
     reduce(getitem, path[:-1], document)[path[-1]] = value
     return json.dumps(document)
 
@@ -196,7 +190,7 @@ class TestSums:
                 assert sum(sums) == whole
 
     def test_intensity_is_null_where_no_byte_moves(self):
-        still = replace(FIGURES, batch=Work(macs=1))
+        still = replace(FIGURES, batch=kernels.Work(macs=1))
         assert build_report(still, None, CREATED).total.batch.arithmetic_intensity is None
 
     @pytest.mark.parametrize("pages", [1, 3])
@@ -208,14 +202,14 @@ class TestSums:
         assert {type(getattr(page, key)) for key in COUNTS} == {float}
 
     def test_integers_stay_exact_beyond_64_bits(self):
-        large = replace(FIGURES, batch=Work(macs=10**22 + 1))
-        text = dump_json(build_report(large, None, CREATED))
+        large = replace(FIGURES, batch=kernels.Work(macs=10**22 + 1))
+        text = opening.dump_json(build_report(large, None, CREATED))
         assert json.loads(text)["total"]["batch"]["macs"] == 10**22 + 1
 
 
 def test_two_reports_differ_in_nothing_but_the_timestamp():
     again = build_report(compared(), AGREEMENT, CREATED + dt.timedelta(hours=1))
-    texts = dump_json(REPORT).splitlines(), dump_json(again).splitlines()
+    texts = opening.dump_json(REPORT).splitlines(), opening.dump_json(again).splitlines()
     [(one, other)] = [pair for pair in zip(*texts, strict=True) if pair[0] != pair[1]]
     assert '"created": "2026-01-02T03:04:05+00:00"' in one
     assert '"created": "2026-01-02T04:04:05+00:00"' in other
@@ -224,7 +218,7 @@ def test_two_reports_differ_in_nothing_but_the_timestamp():
 def test_the_schema_fits_reports_of_both_engines_and_nothing_else(document):
     is_report = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text("utf-8"))).is_valid
     assert is_report(document)
-    assert is_report(json.loads(dump_json(ANALYTIC)))
+    assert is_report(json.loads(opening.dump_json(ANALYTIC)))
     for path, value in (
         (["schema_version"], "1"),
         (["total", "macs"], -1),
@@ -241,7 +235,7 @@ def test_the_schema_fits_reports_of_both_engines_and_nothing_else(document):
 class TestAgreement:
     def test_what_is_left_out_is_told_with_its_work_and_share(self):
         figures = replace(traced(), flops_analytic={"eye": 4040})
-        document = json.loads(dump_json(build_report(figures, LEFT_OUT, CREATED)))
+        document = json.loads(opening.dump_json(build_report(figures, LEFT_OUT, CREATED)))
         assert document["stages"]["eye"]["flops_analytic"] == 4040
         agreement = document["agreement"]
         assert agreement["batch"] is None
@@ -278,7 +272,7 @@ class TestTexts:
     @pytest.mark.parametrize("name", TEXTS)
     def test_they_say_what_was_added_up_by_hand(self, name):
         """Whoever changes a wording reads `tests/data/report_*.txt` anew."""
-        readable = ReadableReport(TEXTS[name], is_full=True)
+        readable = markdown.ReadableReport(TEXTS[name], is_full=True)
         lines = (f"*{line.text}*" if line.is_bold else line.text for line in readable.lines(100))
         shown = "\n".join(lines)
         golden = DATA / f"report_{name}.txt"
@@ -289,7 +283,7 @@ class TestTexts:
         for ridge, bound in ((58.8, "compute"), (58.9, "memory")):
             entry = msgspec.structs.replace(TIME, ridge_flops_per_byte=ridge)
             report = msgspec.structs.replace(REPORT, time=(entry,))
-            table = next(each for each in tables_of(report) if each.title.startswith("Top"))
+            table = next(each for each in tables.tables_of(report) if each.title.startswith("Top"))
             assert table.rows[0][-1] == bound
             assert f"above {ridge:.2f} FLOPs/byte, as on {TIME.gpu}" in table.title
 
@@ -315,7 +309,7 @@ class TestTexts:
 
 class TestFiles:
     def test_json_text_is_the_same_document_and_a_module_takes_one_line(self):
-        text = dump_json(REPORT)
+        text = opening.dump_json(REPORT)
         assert json.loads(text) == json.loads(msgspec.json.encode(REPORT))
         lines = re.findall(r'.*"lm_head": \{.*', text)
         assert {line.rstrip(",")[-1] for line in lines} == {"}"}
@@ -324,19 +318,22 @@ class TestFiles:
         target = tmp_path / "report.json"
         target.write_text("old")
 
-        with pytest.raises(ZeroDivisionError), replacing(target) as temporary:
+        with pytest.raises(ZeroDivisionError), output_files.replacing(target) as temporary:
             temporary.write_text(f"half{1 // 0}")
         assert (target.read_text(), [*tmp_path.iterdir()]) == ("old", [target])
 
     def test_files_that_belong_together_are_written_together(self, tmp_path):
         (tmp_path / "b").mkdir()  # a directory cannot be replaced by a file
         (tmp_path / "a").write_text("old")
-        with pytest.raises(OutputError, match="cannot write"):
-            write_files({tmp_path / name: "new" for name in "ab"})
+        with pytest.raises(errors.OutputError, match="cannot write"):
+            output_files.write_files({tmp_path / name: "new" for name in "ab"})
         assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
-        with pytest.raises(OutputError, match="give a directory that can be written"):
-            prepare_directory(tmp_path / "a")
-        with pytest.raises(OutputError, match="it is a folder"), replacing(tmp_path / "b"):
+        with pytest.raises(errors.OutputError, match="give a directory that can be written"):
+            output_files.prepare_directory(tmp_path / "a")
+        with (
+            pytest.raises(errors.OutputError, match="it is a folder"),
+            output_files.replacing(tmp_path / "b"),
+        ):
             pass
 
     @pytest.mark.parametrize("points_to", ["real.json", "dangling.json", "/dev/null"])
@@ -344,7 +341,7 @@ class TestFiles:
         link, real = tmp_path / "link", tmp_path / "real.json"
         real.write_text("old")
         link.symlink_to(points_to)
-        write_files({link: "new"})
+        output_files.write_files({link: "new"})
         assert (link.is_symlink(), link.read_text(), real.read_text()) == (False, "new", "old")
         assert not (tmp_path / "dangling.json").exists()
 
@@ -367,7 +364,7 @@ class TestFiles:
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
         with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
-            with replacing(pipe) as temporary:
+            with output_files.replacing(pipe) as temporary:
                 temporary.write_text("new")
             assert reader.read(3) == b"new"
         assert (pipe.is_fifo(), list(tmp_path.iterdir())) == (True, [pipe])
@@ -389,13 +386,13 @@ def upgrade(request, tmp_path_factory):
     old = old_document(request.param)
     path = tmp_path_factory.mktemp("old") / "old.json"
     path.write_text(json.dumps(old))
-    return old, load_report(path)
+    return old, reading.load_report(path)
 
 
 def read_back(report, path):
     """A report that is read after it was written with a key that is not known."""
     path.write_text(changed(["memory", "spilled_bytes"], 1, report))
-    return load_report(path)
+    return reading.load_report(path)
 
 
 @pytest.mark.parametrize("figures", [traced(), batch_of(3), compared()])
@@ -455,7 +452,7 @@ class TestVersion1:
         )  # fmt: skip
 
     def test_it_can_be_shown_and_written_in_this_version(self, upgrade, tmp_path):
-        assert "## Stages" in ReadableReport(upgrade[1]).markdown()
+        assert "## Stages" in markdown.ReadableReport(upgrade[1]).markdown()
         assert read_back(upgrade[1], tmp_path / "new.json") == upgrade[1]
 
 
@@ -508,10 +505,10 @@ def test_what_is_no_report_is_refused_in_one_line(tmp_path):
     path = tmp_path / "r.json"
     for content, named in NO_REPORTS:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        with pytest.raises(ConfigError, match=re.escape(repr(str(path)))) as caught:
-            load_report(path)
+        with pytest.raises(errors.ConfigError, match=re.escape(repr(str(path)))) as caught:
+            reading.load_report(path)
         message = str(caught.value)
         assert (named in message, "\n" in message, len(message) < 500) == (True, False, True)
     for name in ("missing.json", ".", "a\0b"):
-        with pytest.raises(ConfigError, match="cannot read report"):
-            load_report(tmp_path / name)
+        with pytest.raises(errors.ConfigError, match="cannot read report"):
+            reading.load_report(tmp_path / name)

@@ -29,13 +29,10 @@ from sampling import named, sampled
 from taped_passes import DIGESTED, digest, noted, taped
 from traced_passes import traced
 
+from dsocr_analyze import cli, dtypes, tape
 from dsocr_analyze.architectures import DEFAULT, deepseek_ocr, deepseek_ocr_2
-from dsocr_analyze.architectures.ocr_family import attention, decoder, passes, vision
-from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
-from dsocr_analyze.cli import main
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT16
+from dsocr_analyze.architectures.ocr_family import attention, closed_forms, decoder, passes, vision
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.tape import Tape, modules
 from dsocr_analyze.tape.modules import ACTIVATIONS
 
 SEEDS = range(240)
@@ -62,8 +59,8 @@ def test_a_pass_is_that_of_the_trace(seed):
 @sampled("seed", SEEDS, named(*QUICK))
 def test_a_pass_holds_what_real_tensors_hold(seed):
     case = drawn(seed)
-    if case.dtype is FLOAT16:  # of which CPUs have no fused softmax
-        case = dataclasses.replace(case, dtype=BFLOAT16)
+    if case.dtype is dtypes.FLOAT16:  # of which CPUs have no fused softmax
+        case = dataclasses.replace(case, dtype=dtypes.BFLOAT16)
     for number, levels in witnessed(case).items():
         assert_same_steps(common(taped(case, number).tape.levels), common(levels))
 
@@ -153,7 +150,7 @@ def test_the_drawn_cases_have_all_that_differs():
 CONTROLS = {
     "a kept name is used in place": (
         324,
-        modules,
+        tape.modules,
         {
             '    variance = t.reduce("mean", t.map("pow", wide), rows, d)\n': "",
             't.map("add", variance)': 't.map("add", t.reduce("mean", t.map("pow", wide), rows, d))',
@@ -259,7 +256,7 @@ CONTROLS = {
     ),
     "a norm's fp32 input is kept under its name": (
         324,
-        modules,
+        tape.modules,
         {
             'wide = t.map("mul", wide, t.map("rsqrt"': 'y = t.map("mul", wide, t.map("rsqrt"',
             "t.cast(wide, x.dtype), t.weight(d))": "t.cast(y, x.dtype), t.weight(d))",
@@ -556,7 +553,7 @@ def keeper(frames, wanted=lambda frame: True):
 def handling():
     """While an exception is handled, after forwards have failed whose frames are kept."""
 
-    class Failing(Tape):
+    class Failing(tape.Tape):
         def softmax(self, x, rows, width):
             raise ValueError
 
@@ -605,14 +602,14 @@ def test_figures_are_the_same_in_threads(plain):
 
 def test_frames_that_are_kept():
     with watched(keeper([])), pytest.raises(RuntimeError, match="still alive"):
-        taped(drawn(36), kind=Tape)
+        taped(drawn(36), kind=tape.Tape)
 
 
 def test_one_frame_that_is_kept_by_a_thread():
     """As a profiler does that samples the stacks of all threads."""
     frames, wanted = [], threading.get_ident()
 
-    class Sampled(Tape):
+    class Sampled(tape.Tape):
         def softmax(self, x, rows, width):
             if not frames:
                 with ThreadPoolExecutor(1) as pool:
@@ -641,12 +638,14 @@ def test_variables_that_a_debugger_looks_at_once():
     page = DEFAULT.plan(page=(1240, 1754), text_tokens=6000)  # whose peak is there
     dimensions = DEFAULT.forms.dimensions(ModelDirectory.read(DEFAULT.reference).config)
     with watched(look), pytest.raises(RuntimeError, match="is wrong"):
-        ClosedForms.compose.__wrapped__(DEFAULT.forms, dimensions, page, BFLOAT16, False)
+        closed_forms.ClosedForms.compose.__wrapped__(
+            DEFAULT.forms, dimensions, page, dtypes.BFLOAT16, False
+        )
 
 
 def test_a_command_ends_in_one_line(capsys):
     with watched(keeper([], lambda frame: "ocr_family" in frame.f_code.co_filename)):
-        code = main(["--engine", "analytic", "--page", "1111x2222"])  # not counted before
+        code = cli.main(["--engine", "analytic", "--page", "1111x2222"])  # not counted before
     output = capsys.readouterr()
     assert (code, output.out, output.err.count("\n")) == (70, "", 1)
     assert "still alive" in output.err

@@ -19,12 +19,13 @@ from traced_passes import levels_of
 from tracing import Calls, meta
 from transformers.activations import ACT2FN
 
-from dsocr_analyze import tape
+from dsocr_analyze import figures, tape
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr import ClipDimensions, _attention as clip_attention
-from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder, modeling_deepseekv2
-from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
-    DeepseekV2Config,
+from dsocr_analyze.architectures.deepseek_ocr.reference import (
+    configuration_deepseek_v2,
+    deepencoder,
+    modeling_deepseekv2,
 )
 from dsocr_analyze.architectures.deepseek_ocr_2 import EncoderDimensions, qwen2_encoder
 from dsocr_analyze.architectures.ocr_family.attention import (
@@ -60,7 +61,6 @@ from dsocr_analyze.architectures.ocr_family.vision import (
     projector,
 )
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT64
-from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Attention, Convolution, Gemm, total_work
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.tape import Tape
@@ -197,7 +197,7 @@ def assert_same(module, inputs, dtype, forward):
     assert expanded(whole.kernels) == expanded(trace.kernels)
     if traced:
         highest = max(traced, key=lambda level: level.nbytes)
-        assert whole.peak == Peak(highest.nbytes, highest.path)
+        assert whole.peak == figures.Peak(highest.nbytes, highest.path)
     assert Counter(path for path, *_ in whole.calls) == Counter(trace.calls)
     owned = {f"{path}.{name}".strip("."): n for path, name, n in whole.weights}
     assert owned == {name: each.numel() for name, each in module.named_parameters()}
@@ -248,7 +248,7 @@ def of_channels(count):
 def of_tables(batch, length):
     return of_module(
         modeling_deepseekv2.LlamaRotaryEmbedding,
-        DeepseekV2Config(hidden_size=24, num_attention_heads=3),
+        configuration_deepseek_v2.DeepseekV2Config(hidden_size=24, num_attention_heads=3),
         inputs=[typed(1), of_type(INT64, batch, length)],
         forward=lambda t: rotary_tables(t, batch, length, 8),
     )
@@ -270,7 +270,8 @@ def of_router(method, groups, chosen, scoring, normalized, per_token):
     }  # fmt: skip
     # The file's table of keys refuses some that the router's own code runs.
     return of_layer(
-        modeling_deepseekv2.MoEGate, DeepseekV2Config(**CONFIG | keys), shape=(2, 5, 24),
+        modeling_deepseekv2.MoEGate, configuration_deepseek_v2.DeepseekV2Config(**CONFIG | keys),
+        shape=(2, 5, 24),
         forward=lambda t, x: _gate(t, x, 10, decoder(**keys)),
     )  # fmt: skip
 
@@ -283,7 +284,9 @@ def of_activation(name):
 
 
 def of_swiglu(act):
-    config = DeepseekV2Config(hidden_size=6, intermediate_size=10, hidden_act=act)
+    config = configuration_deepseek_v2.DeepseekV2Config(
+        hidden_size=6, intermediate_size=10, hidden_act=act
+    )
     return of_layer(
         modeling_deepseekv2.DeepseekV2MLP, config, shape=(2, 4, 6),
         forward=lambda t, x: swiglu(t, x, 8, 6, 10, act),

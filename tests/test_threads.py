@@ -21,14 +21,9 @@ from test_running import contexts
 from transformers import PretrainedConfig, PreTrainedModel, modeling_flash_attention_utils
 from transformers.utils import logging
 
-from dsocr_analyze import analytic
+from dsocr_analyze import DeepSeekOCRSession, analytic, forking, interruption
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.forking import importing, undone
-from dsocr_analyze.interruption import held
-from dsocr_analyze.model.forward import running
-from dsocr_analyze.model.loading import building
-from dsocr_analyze.model.process_settings import exclusive, is_running_thread
-from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.model import forward, loading, process_settings
 from dsocr_analyze.trace.composites import Composites
 from dsocr_analyze.trace.passes import trace_module
 
@@ -102,13 +97,13 @@ def test_a_thread_waits_for_another():
     inside, most = [], []
 
     def run(_):
-        with exclusive(), exclusive():
-            inside.append(is_running_thread())
+        with process_settings.exclusive(), process_settings.exclusive():
+            inside.append(process_settings.is_running_thread())
             most.append(len(inside))
             inside.pop()
-        return is_running_thread()
+        return process_settings.is_running_thread()
 
-    with pytest.raises(ZeroDivisionError), exclusive():
+    with pytest.raises(ZeroDivisionError), process_settings.exclusive():
         _ = 1 / 0  # an error ends the turn, too
     assert set(in_parallel(run, range(200))) == {False}
     assert set(most) == {1}
@@ -141,7 +136,7 @@ def passes_on(level):
 
 FLASH = vars(modeling_flash_attention_utils)
 LOOKS = {
-    "turn": is_running_thread,
+    "turn": process_settings.is_running_thread,
     "verbosity": logging.get_verbosity,
     "warnings": partial(passes_on, python_logging.WARNING),
     "errors": partial(passes_on, python_logging.ERROR),
@@ -177,11 +172,11 @@ def looks():
     ("context", "changed"),
     [
         (
-            lambda: building(META, torch.bfloat16),
+            lambda: loading.building(META, torch.bfloat16),
             {"turn", "modes", "default device", "initialisation", "models", "flash models",
              "warnings"},
         ),
-        (lambda: running(META, lambda q: f"the model's {q}"), {
+        (lambda: forward.running(META, lambda q: f"the model's {q}"), {
             "turn", "modes", "optimized scripts", "gradients", "warnings", "autocast of meta",
             "flash attention", "stdout",
         }),
@@ -228,7 +223,7 @@ def test_a_watching_thread_sees_every_setting_as_it_was():
 def test_a_stream_that_they_put_in_place_stays(monkeypatch):
     monkeypatch.setattr(sys, "stdout", sys.stdout)
     theirs = io.StringIO()
-    with running(META):
+    with forward.running(META):
         elsewhere(lambda: setattr(sys, "stdout", theirs))
     assert sys.stdout is theirs
 
@@ -285,7 +280,7 @@ def forked_elsewhere(check):
 
 
 def has_entered():
-    with exclusive():
+    with process_settings.exclusive():
         return True
 
 
@@ -322,7 +317,7 @@ class TestAForkedProcess:
 
     def test_undoes_a_change_once_even_if_it_is_forked_itself(self):
         times = []
-        with busy_in(lambda: undone(lambda: times.append(1))):
+        with busy_in(lambda: forking.undone(lambda: times.append(1))):
             assert forked(lambda: times == [1] and forked(lambda: times == [1]))
 
     def test_begins_after_the_imports_of_other_threads(self):
@@ -330,7 +325,7 @@ class TestAForkedProcess:
 
         @contextlib.contextmanager
         def imports():
-            with importing():
+            with forking.importing():
                 yield
                 ended.set()
 
@@ -339,7 +334,7 @@ class TestAForkedProcess:
 
     def test_runs_a_model_in_one_thread(self):
         def threads():
-            with exclusive():
+            with process_settings.exclusive():
                 return torch.get_num_threads()
 
         before = torch.get_num_threads()
@@ -375,14 +370,14 @@ class TestAForkedProcess:
 
     def test_has_the_handlers_of_signals_from_before(self):
         before = signal.getsignal(signal.SIGINT)
-        with held():
+        with interruption.held():
             assert forked_elsewhere(lambda: signal.getsignal(signal.SIGINT) is before)
             assert signal.getsignal(signal.SIGINT) is not before
 
     def test_forked_by_the_busy_thread_itself_goes_on_with_its_turn(self):
-        with running(META):
+        with forward.running(META):
             during = settings()
-            assert forked(lambda: is_running_thread() and settings() == during)
+            assert forked(lambda: process_settings.is_running_thread() and settings() == during)
 
     @pytest.mark.exhaustive
     @pytest.mark.parametrize("seconds", [0.2, 0.7, 1.5, 3.0])

@@ -18,9 +18,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from dsocr_analyze.architectures import described_architecture
 from dsocr_analyze.errors import AnalyzeError, ModelDirectoryError
-from dsocr_analyze.model.described_model import use_attention
+from dsocr_analyze.model import described_model, loading
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.loading import load_model
 
 PARTS = 40
 TIED = {**DECODER, "tie_word_embeddings": True, "pad_token_id": 0, "bos_token_id": 1}
@@ -114,7 +113,7 @@ MODELS: dict[str, dict[str, Any]] = {
 def of_transformers(name: str) -> Any:
     """The model that transformers builds by itself, with values."""
     config = CONFIG_MAPPING[MODELS[name]["model_type"]].from_dict(copy.deepcopy(MODELS[name]))
-    use_attention(config, "eager")
+    described_model.use_attention(config, "eager")
     torch.manual_seed(0)
     return getattr(transformers, name.partition(",")[0])(config).eval()
 
@@ -174,7 +173,7 @@ class TestBuilt:
 def _plain(config: dict[str, Any], model_class: Any) -> Any:
     """Transformers' own model on meta; None if its constructor asks for values, as a device has."""
     parsed = CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(config))
-    use_attention(parsed, "eager")
+    described_model.use_attention(parsed, "eager")
     try:
         with torch.device("meta"):
             return model_class(parsed)
@@ -185,7 +184,7 @@ def _plain(config: dict[str, Any], model_class: Any) -> Any:
 def load(folder: Path) -> torch.nn.Module:
     (folder / "any.toml").write_text(STAGES)
     directory = ModelDirectory.read(folder, described_architecture(folder / "any.toml"))
-    loaded = load_model(directory, device=torch.device("cpu"), dtype=torch.float32)
+    loaded = loading.load_model(directory, device=torch.device("cpu"), dtype=torch.float32)
     assert loaded.has_weights
     return loaded.module
 

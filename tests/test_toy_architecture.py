@@ -8,21 +8,12 @@ from command_line import run
 from sampling import first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, architecture_of
+from dsocr_analyze.architectures.ocr_family import dimensions, family_member, passes, vision
 from dsocr_analyze.architectures.ocr_family.config_table import (
     PROJECTOR_KEYS,
     SAM_KEYS,
     key_table,
 )
-from dsocr_analyze.architectures.ocr_family.dimensions import (
-    DecoderDimensions,
-    ModelDimensions,
-    ProjectorDimensions,
-    SamDimensions,
-    check_projector,
-)
-from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
-from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL, PROJECTOR, SAM
-from dsocr_analyze.architectures.ocr_family.vision import projector, sam
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
@@ -99,25 +90,25 @@ class ToyOCRForCausalLM(DeepseekOCRForCausalLM):
 
 
 def read(config):
-    found = ModelDimensions(
-        SamDimensions.from_config(config),
-        ProjectorDimensions.from_config(config),
-        DecoderDimensions.from_config(config),
+    found = dimensions.ModelDimensions(
+        dimensions.SamDimensions.from_config(config),
+        dimensions.ProjectorDimensions.from_config(config),
+        dimensions.DecoderDimensions.from_config(config),
     )
     channels = found.sam.downsample_channels[-1]
-    check_projector(found.projector, channels, "SAM's last", found.decoder)
+    dimensions.check_projector(found.projector, channels, "SAM's last", found.decoder)
     return found
 
 
 MODES = Mode("cut", 192, 128, True), Mode("whole", 128, 128, False)
 
 
-class Toy(FamilyMember):
+class Toy(family_member.FamilyMember):
     name, title = "toy-ocr", "Toy-OCR"
     vendor_class, model_types = "ToyOCRForCausalLM", ("toy-ocr",)
     modes, default_mode = {mode.name: mode for mode in MODES}, "cut"
     config_table = key_table(SAM_KEYS | PROJECTOR_KEYS, {"vision_config": {}})
-    stages = (SAM, PROJECTOR, PREFILL, DECODE)
+    stages = (passes.SAM, passes.PROJECTOR, passes.PREFILL, passes.DECODE)
     crop = CropRule(tile=128, most=4)
     base_size, image_size, text_tokens = 192, 128, 3
 
@@ -125,11 +116,11 @@ class Toy(FamilyMember):
 
     def encode(self, t, features, pixels, view, c, *, is_served=False):
         N, q = view.count, tokens_per_side(view.resolution)
-        features.spatial = t.again("sam_model", sam, pixels, N, view.resolution, c.sam)
+        features.spatial = t.again("sam_model", vision.sam, pixels, N, view.resolution, c.sam)
         features.tokens = features.spatial  # frees the previous page's tokens first
         # Features lie channel by channel, view by view.
         features.tokens = t.again(
-            "projector", projector, features.tokens, N, q, c.projector, are_apart=True
+            "projector", vision.projector, features.tokens, N, q, c.projector, are_apart=True
         )
 
     def visual_tokens(self, base_size, image_size, crop_mode, grid):

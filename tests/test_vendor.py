@@ -39,6 +39,7 @@ from vendor_checkout import (
     needs_vendor_unlimited,
 )
 
+from dsocr_analyze import DeepSeekOCRSession, errors
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.deepseek_ocr.reference import (
@@ -50,12 +51,8 @@ from dsocr_analyze.architectures.deepseek_ocr.reference import (
 from dsocr_analyze.documents.library import Library, ModulePage
 from dsocr_analyze.documents.markdown import Sources, filled, page_file, rows_of
 from dsocr_analyze.documents.model import DocumentedModel
-from dsocr_analyze.errors import DocumentError
+from dsocr_analyze.model import forward, generation, loading
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.forward import running
-from dsocr_analyze.model.generation import flash_attention
-from dsocr_analyze.model.loading import LoadedModel, building, load_model
-from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.workload import PageWorkload
 
@@ -68,7 +65,7 @@ pytestmark = pytest.mark.vendor
 @pytest.fixture(scope="module", params=[False, True], ids=["eager", "flash"])
 def whole(request):
     before = digests(VENDOR)
-    yield load_model(
+    yield loading.load_model(
         ModelDirectory.read(VENDOR),
         device=torch.device("meta"),
         dtype=torch.bfloat16,
@@ -172,9 +169,9 @@ def drawn(seed: int) -> Run:
     return Run(config, page, draw.choice([torch.bfloat16, torch.float32]), draw.random() < 0.4)
 
 
-def load(run: Run, *, vendor: bool) -> LoadedModel:
+def load(run: Run, *, vendor: bool) -> loading.LoadedModel:
     directory = ModelDirectory.read(VENDOR if vendor else DEFAULT.reference)
-    return load_model(
+    return loading.load_model(
         dataclasses.replace(directory, config={**directory.config, **run.config}),
         device=META,
         dtype=run.dtype,
@@ -200,13 +197,13 @@ def test_drawn_models_peak_at_the_same_byte(seed):
 # ------------------------------------------------------------------------- an outside witness
 
 
-def curves(model: LoadedModel, workload: PageWorkload) -> list[list[tuple[str, int]]]:
+def curves(model: loading.LoadedModel, workload: PageWorkload) -> list[list[tuple[str, int]]]:
     """Of a prefill pass and of a decode step, called as `generate` does: with mask and positions.
 
     The second page has no local views.
     """
     found, cache = [], None
-    with running(META, flash_attention):
+    with forward.running(META, generation.flash_attention):
         inputs = DEFAULT.prefill_inputs(META, model.dtype, workload)
         batch, length = inputs["input_ids"].shape
         blank = torch.zeros(1, 3, 64, 64, dtype=model.dtype, device=META)
@@ -382,7 +379,7 @@ def test_the_vendors_class_is_built_as_the_page_says(architecture, name):
     assert page.subject.__name__ == name
     defaults = []
     for each in (page, reference(architecture).page(name)):
-        with contextlib.suppress(DocumentError):
+        with contextlib.suppress(errors.DocumentError):
             described = described_in(each).items()
             defaults.append([(key, default) for key, (default, _) in described if "." not in key])
     is_same = len(defaults) == 2 and defaults[0] == defaults[1]
@@ -513,7 +510,7 @@ def test_projector_settings_have_the_defaults_that_the_vendor_asks_with():
     for kind in deepencoder.MlpProjector.VARIANTS:
         width = [8, 8] if kind.startswith("hybrid") else 8
         settings = Asked(projector_type=kind, input_dim=width, n_embed=8, downsample_ratio=2)
-        with building(torch.device("meta"), torch.float32):
+        with loading.building(torch.device("meta"), torch.float32):
             vendor_object("MlpProjector")(settings)
         required |= settings.attributes - {"depth"}
         defaults |= settings.defaults
@@ -528,7 +525,7 @@ UNUSED_BY_THE_VENDOR = {"attention_dropout", "seq_length", "use_flash_attn"}
 def test_clip_settings_are_the_vendors():
     published = vendor_object("vit_model_cfg")
     settings = Asked(**published)
-    with building(torch.device("meta"), torch.float32):
+    with loading.building(torch.device("meta"), torch.float32):
         vendor_object("VitModel")(settings)
     check_settings("VitModel", settings.defaults, settings.attributes - UNUSED_BY_THE_VENDOR)
     for page in ("VitModel", "NoTPTransformer", "NoTPTransformerBlock", "NoTPAttention"):

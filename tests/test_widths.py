@@ -19,11 +19,8 @@ from test_inference import PROMPT, SMALL_VIEW, TRIAL
 from test_measuring import RUN
 from test_time_command import VLLM
 
-from dsocr_analyze.cli import device_runs, streams
-from dsocr_analyze.cli.commands import application
-from dsocr_analyze.cli.printing import show
-from dsocr_analyze.report import table as layouts
-from dsocr_analyze.report.measured import InferenceReport, Measurement
+from dsocr_analyze.cli import commands, device_runs, printing, streams
+from dsocr_analyze.report import measured, table as layouts
 
 WIDTHS = (80, 100, 132, None)
 """None: stdout is no terminal, and nobody says a width."""
@@ -89,7 +86,7 @@ PRINTING_NONE = {"trust", "tree", "docs", "stages"}
 
 def test_no_command_is_missing():
     covered = {arguments[0] for arguments in COMMANDS.values() if arguments[0][0] != "-"}
-    assert set(application.commands) == covered | PRINTED_FROM_DOCUMENTS | PRINTING_NONE
+    assert set(commands.application.commands) == covered | PRINTED_FROM_DOCUMENTS | PRINTING_NONE
 
 
 @pytest.fixture(autouse=True)
@@ -177,7 +174,7 @@ def at_every_width(capsys, monkeypatch, tables, said):
     for width in WIDTHS:
         at(monkeypatch, width)
         tables.clear()
-        show(said())
+        printing.show(said())
         out = re.sub("^wrote .*\n", "", capsys.readouterr().out, flags=re.MULTILINE)
         assert len(check(out, width, tables)) > 2
         assert tables
@@ -188,7 +185,7 @@ def test_measure_fits(capsys, monkeypatch, tables):
     options = itertools.chain(*RUN.items())
     code, out, _ = run(capsys, "measure", "--config", "two.json", *options, "--format", "json")
     assert code == 0
-    found = msgspec.json.decode(out, type=Measurement)
+    found = msgspec.json.decode(out, type=measured.Measurement)
     at_every_width(capsys, monkeypatch, tables, lambda: device_runs.measurement_said(found))
 
 
@@ -202,7 +199,7 @@ def test_infer_fits(capsys, monkeypatch, tables):
         "--prompt", PROMPT, *TRIAL, *SMALL_VIEW, "--format", "json",
     )  # fmt: skip
     assert code == 0
-    found = msgspec.json.decode(out, type=InferenceReport)
+    found = msgspec.json.decode(out, type=measured.InferenceReport)
     at_every_width(capsys, monkeypatch, tables, lambda: device_runs.ReadableInference(found, []))
 
 

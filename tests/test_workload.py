@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 from PIL import Image
 
-from dsocr_analyze.architectures import DEFAULT, plan_workload
-from dsocr_analyze.architectures.deepseek_ocr import MODES
-from dsocr_analyze.architectures.views import tokens_per_side
+from dsocr_analyze.architectures import DEFAULT, deepseek_ocr, plan_workload, views
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.workload import Mode, ViewBatch, parse_page, position_warnings, text_parts
 from dsocr_analyze.workload.image_file import page_of_image
@@ -85,7 +83,7 @@ SIDES = {
 
 
 def test_a_token_covers_64_pixels_a_newline_ends_each_row_and_a_separator_the_image():
-    assert {size: tokens_per_side(size) for size in SIDES} == SIDES
+    assert {size: views.tokens_per_side(size) for size in SIDES} == SIDES
     assert DEFAULT.visual_tokens(1024, 640, True, (1, 1)) == 16 * (16 + 1) + 1
     tiles = (10 * 2 + 1) * (10 * 3)
     assert DEFAULT.visual_tokens(1024, 640, True, (2, 3)) == 16 * (16 + 1) + 1 + tiles
@@ -96,12 +94,12 @@ def test_a_token_covers_64_pixels_a_newline_ends_each_row_and_a_separator_the_im
 def test_tokens_are_what_the_encoders_convolutions_yield(size):
     patches = (size - 16) // 16 + 1  # kernel 16, stride 16
     once = (patches + 2 - 3) // 2 + 1  # kernel 3, stride 2, padding 1
-    assert tokens_per_side(size) == (once + 2 - 3) // 2 + 1
+    assert views.tokens_per_side(size) == (once + 2 - 3) // 2 + 1
 
 
 def test_the_modes_of_the_paper():
     """Those of one view have its tokens, besides newlines and the separator."""
-    assert list(MODES.values()) == [
+    assert list(deepseek_ocr.MODES.values()) == [
         Mode("tiny", 512, 512, False),
         Mode("small", 640, 640, False),
         Mode("base", 1024, 1024, False),
@@ -110,9 +108,9 @@ def test_the_modes_of_the_paper():
         Mode("gundam-m", 1280, 1024, True),
     ]
     for name, tokens in {"tiny": 64, "small": 100, "base": 256, "large": 400}.items():
-        size = MODES[name].image_size
+        size = deepseek_ocr.MODES[name].image_size
         workload = plan_workload(page=(1240, 1754), image_size=size, crop_mode=False)
-        assert workload.visual_tokens - tokens_per_side(size) - 1 == tokens
+        assert workload.visual_tokens - views.tokens_per_side(size) - 1 == tokens
 
 
 def refusal(error_type, function, *arguments, **options):
@@ -295,12 +293,12 @@ def test_views_tokens_and_lengths_follow_from_each_other(width, height, base, im
         "page": (width, height), "base_size": base, "image_size": image, "crop_mode": crop,
     }  # fmt: skip
     workload = plan_workload(**page, text_tokens=text)
-    cells = sum(view.count * tokens_per_side(view.resolution) ** 2 for view in workload.views)
+    cells = sum(view.count * views.tokens_per_side(view.resolution) ** 2 for view in workload.views)
     columns, rows = workload.grid
-    newlines = tokens_per_side(workload.global_view.resolution)
+    newlines = views.tokens_per_side(workload.global_view.resolution)
     if workload.local_views is not None:
         assert workload.local_views.count == columns * rows
-        newlines += rows * tokens_per_side(image)
+        newlines += rows * views.tokens_per_side(image)
     assert workload.visual_tokens == cells + newlines + 1
     assert workload.seq_len == workload.visual_tokens + text
     assert plan_workload(**page, seq_len=workload.seq_len) == workload

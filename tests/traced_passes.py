@@ -15,9 +15,8 @@ from taped_passes import Level
 from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.model.loading import LoadedModel, load_model
+from dsocr_analyze.trace import record, recorder
 from dsocr_analyze.trace.passes import trace_passes
-from dsocr_analyze.trace.record import Trace
-from dsocr_analyze.trace.recorder import Recorder
 
 
 def loaded(case: Case, device: str) -> LoadedModel:
@@ -39,7 +38,7 @@ def traced(case: Case) -> dict[int | None, SimpleNamespace]:
         case.workload,
         case.arch,
         step_numbers=case.steps,
-        recorder_type=partial(Recorder, with_levels=True),
+        recorder_type=partial(recorder.Recorder, with_levels=True),
     )
     weights = {name: each.numel() for name, each in model.module.named_parameters()}
     begins = ("model.embed_tokens.", "model.layers.", "model.norm.", "lm_head.")
@@ -55,7 +54,7 @@ def traced(case: Case) -> dict[int | None, SimpleNamespace]:
 
 
 def _of_trace(
-    case: Case, trace: Trace, cache_bytes: int, weights: dict[str, int], stage: str = ""
+    case: Case, trace: record.Trace, cache_bytes: int, weights: dict[str, int], stage: str = ""
 ) -> SimpleNamespace:
     assert not trace.unknown
     kernels = (each._replace(stage=stage or _stage_at(case, each.path)) for each in trace.kernels)
@@ -79,7 +78,7 @@ def _stage_at(case: Case, path: str) -> str:
     return next(owners, PREFILL.name)
 
 
-def levels_of(trace: Trace) -> list[Level]:
+def levels_of(trace: record.Trace) -> list[Level]:
     """A trace's levels, allocations under one name."""
     return [
         Level(path, "empty" if name.startswith(("empty", "new_empty")) else name, nbytes)
