@@ -252,8 +252,7 @@ class TestReading:
 def test_only_the_command_line_prints():
     """Ruff finds calls, and names of what prints and of streams (TID251 in pyproject.toml)."""
     rooms = {module: file for module, file in FILES.items() if room_of(module) != "cli"}
-    named = [m for m in rooms for n in nodes_in(parsed(rooms[m]), ast.Name) if n.id == "print"]
-    assert named == []
+    assert [m for m in rooms for n in nodes_in(parsed(rooms[m]), ast.Name) if n.id == "print"] == []
 
 
 @pytest.mark.exhaustive

@@ -778,8 +778,7 @@ SMALL_MODEL = small_directory().config
 
 def other_code(path: Path, config=SMALL_MODEL, **changes) -> ModelDirectory:
     """The reference's files as a directory of their own, around a small decoder."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(DEFAULT.reference, path, ignore=ignored)
+    shutil.copytree(DEFAULT.reference, path, ignore=shutil.ignore_patterns("__pycache__"))
     written(path / "config.json", config, **changes)
     return ModelDirectory.read(path)
 

@@ -57,8 +57,7 @@ def raises(error, *_):
 
 @pytest.fixture(autouse=True)
 def _both_signals_raise(monkeypatch):
-    raising = signal.default_int_handler, partial(raises, Terminated)
-    before = [*map(signal.signal, CODES, raising)]
+    before = [*map(signal.signal, CODES, (signal.default_int_handler, partial(raises, Terminated)))]
     # Else pytest would make a warning of what Python drops.
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     yield

@@ -235,8 +235,7 @@ def test_setup_refuses_what_is_no_package_built_against_torch(bare_project):
 
 
 def test_failed_setup_is_tried_again(bare_project, monkeypatch):
-    refused = script.SetupError("no network")
-    monkeypatch.setattr(script, "_run", Mock(side_effect=refused))
+    monkeypatch.setattr(script, "_run", Mock(side_effect=script.SetupError("no network")))
     with pytest.raises(script.SetupError):
         script.ensure_environment("dev.txt")
     assert not script.PINNED.stamp.exists()
