@@ -347,111 +347,127 @@ PDFS = [
 ]  # fmt: skip
 
 
+# --- PDFs, page by page ----------------------------------------------------------------------
+
+
 @needs_pypdf
-class TestPdf:
-    @pytest.mark.parametrize(("content", "dpi", "sizes", "rejected"), PDFS, ids=range(len(PDFS)))
-    def test_a_page_is_as_large_as_its_boxes_say_or_named_with_a_reason_on_one_line(
-        self, tmp_path, capfd, content, dpi, sizes, rejected
-    ):
-        found, reasons, files = counted(tmp_path / "a.pdf", content, pdf_dpi=dpi)
-        assert (found, list(reasons)) == (sizes, list(rejected))
-        for row, said in rejected.items():
-            reason = reasons[row]
-            assert (said in reason, "a.pdf" in reason, "\n" in reason) == (True, True, False)
-            assert reason.startswith(f"page {row} of PDF") or not sizes
-        assert files.pdfs == setting.CountedFiles(bool(sizes), len(sizes))
-        assert capfd.readouterr() == ("", "")
+@pytest.mark.parametrize(("content", "dpi", "sizes", "rejected"), PDFS, ids=range(len(PDFS)))
+def test_a_page_is_as_large_as_its_boxes_say_or_named_with_a_reason_on_one_line(
+    tmp_path, capfd, content, dpi, sizes, rejected
+):
+    found, reasons, files = counted(tmp_path / "a.pdf", content, pdf_dpi=dpi)
+    assert (found, list(reasons)) == (sizes, list(rejected))
+    for row, said in rejected.items():
+        reason = reasons[row]
+        assert (said in reason, "a.pdf" in reason, "\n" in reason) == (True, True, False)
+        assert reason.startswith(f"page {row} of PDF") or not sizes
+    assert files.pdfs == setting.CountedFiles(bool(sizes), len(sizes))
+    assert capfd.readouterr() == ("", "")
 
-    @settings(max_examples=40, deadline=None)
-    @given(
-        st.tuples(*[st.integers(-9999, 99999)] * 4),
-        st.integers(1, 600),
-        st.sampled_from([0, 90, 180, 270]),
-        st.sampled_from(["1", "0.5", "3"]),
-    )
-    def test_pixels_are_exact(self, tmp_path_factory, box, dpi, turn, unit):
-        hundredths = " ".join(f"{value / 100:.2f}" for value in box)
-        path = tmp_path_factory.mktemp("pdfs") / "a.pdf"
-        path.write_bytes(book(f"/MediaBox [{hundredths}] /Rotate {turn} /UserUnit {unit}"))
-        sides = [abs(box[2] - box[0]), abs(box[3] - box[1])][:: 1 if turn % 180 == 0 else -1]
-        points = [Fraction(side, 100) for side in sides]
-        expected = tuple((2 * length * Fraction(unit) * dpi + 72) // 144 for length in points)
-        (found,) = pdf_pages(path, dpi)
-        is_size = min(expected) >= 1 and max(expected) <= 10**6
-        assert found == expected if is_size else isinstance(found, errors.PageError)
 
-    # Each group holds the next one ten times, 10^12 empty groups and no page; or a chain of groups.
-    @pytest.mark.parametrize(
-        ("groups", "reason"),
-        [
-            ([f"<< /Kids [{f'{number} 0 R ' * 10}] >>" for number in range(3, 15)],
-             "more than 1,000 pages and groups"),
-            ([f"<< /Kids [{number} 0 R] >>" for number in range(3, 1003)], "too deep"),
-        ],
-        ids=["broad", "deep"],
+@needs_pypdf
+@settings(max_examples=40, deadline=None)
+@given(
+    st.tuples(*[st.integers(-9999, 99999)] * 4),
+    st.integers(1, 600),
+    st.sampled_from([0, 90, 180, 270]),
+    st.sampled_from(["1", "0.5", "3"]),
+)
+def test_pixels_are_exact(tmp_path_factory, box, dpi, turn, unit):
+    hundredths = " ".join(f"{value / 100:.2f}" for value in box)
+    path = tmp_path_factory.mktemp("pdfs") / "a.pdf"
+    path.write_bytes(book(f"/MediaBox [{hundredths}] /Rotate {turn} /UserUnit {unit}"))
+    sides = [abs(box[2] - box[0]), abs(box[3] - box[1])][:: 1 if turn % 180 == 0 else -1]
+    points = [Fraction(side, 100) for side in sides]
+    expected = tuple((2 * length * Fraction(unit) * dpi + 72) // 144 for length in points)
+    (found,) = pdf_pages(path, dpi)
+    is_size = min(expected) >= 1 and max(expected) <= 10**6
+    assert found == expected if is_size else isinstance(found, errors.PageError)
+
+
+# Each group holds the next one ten times, 10^12 empty groups and no page; or a chain of groups.
+@needs_pypdf
+@pytest.mark.parametrize(
+    ("groups", "reason"),
+    [
+        ([f"<< /Kids [{f'{number} 0 R ' * 10}] >>" for number in range(3, 15)],
+         "more than 1,000 pages and groups"),
+        ([f"<< /Kids [{number} 0 R] >>" for number in range(3, 1003)], "too deep"),
+    ],
+    ids=["broad", "deep"],
+)  # fmt: skip
+def test_a_tree_without_end_ends(tmp_path, monkeypatch, groups, reason):
+    monkeypatch.setattr(pdf_module, "MOST_NODES", 1000)
+    _, rejected, _ = counted(tmp_path / "a.pdf", pdf([CATALOG, *groups, "<< /Kids [] >>"]))
+    assert reason in rejected[1]
+
+
+@needs_pypdf
+def test_a_file_that_takes_too_long_is_named_and_spoils_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(pdf_module, "MOST_SECONDS", 0.3)
+    (tmp_path / "a.pdf").write_bytes(HOSTILE_PDFS["broad tree"]())
+    (tmp_path / "b.pdf").write_bytes(book("/MediaBox [0 0 72 72]"))
+    threads, begun = threading.active_count(), time.process_time()
+    sizes, rejected, _ = counted(tmp_path, pdf_dpi=72)
+    assert time.process_time() - begun < 1
+    assert (sizes, list(rejected)) == ([(72, 72)], [1])
+    assert "a.pdf': reading it takes more than 0.3 s or 400 MiB of memory" in rejected[1]
+    assert (threading.active_count(), logging.getLogger("pypdf").handlers) == (threads, [])
+
+
+@needs_pypdf
+def test_an_end_that_is_swallowed_comes_again(monkeypatch):
+    monkeypatch.setattr(pdf_module, "MOST_SECONDS", 0.1)
+    ended = []
+    with pdf_module._within_limits():
+        while len(ended) < 2:
+            with contextlib.suppress(pdf_module._TooMuch):
+                for _ in itertools.count():
+                    pass
+            ended.append(time.process_time())
+    assert ended[1] - ended[0] < 1
+
+
+@needs_pypdf
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("attack", HOSTILE_PDFS)
+def test_any_file_ends_within_ten_seconds_and_a_gibibyte(tmp_path, attack):
+    (tmp_path / "a.pdf").write_bytes(HOSTILE_PDFS[attack]())
+    assert (tmp_path / "a.pdf").stat().st_size < 10e6
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", _READS, tmp_path / "a.pdf"],
+        capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    def test_a_tree_without_end_ends(self, tmp_path, monkeypatch, groups, reason):
-        monkeypatch.setattr(pdf_module, "MOST_NODES", 1000)
-        _, rejected, _ = counted(tmp_path / "a.pdf", pdf([CATALOG, *groups, "<< /Kids [] >>"]))
-        assert reason in rejected[1]
+    seconds, peak_kibibytes = map(float, ended.stdout.split())
+    assert (seconds < 10, peak_kibibytes < 2**20, ended.stderr) == (True, True, "")
 
-    def test_a_file_that_takes_too_long_is_named_and_spoils_no_other(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(pdf_module, "MOST_SECONDS", 0.3)
-        (tmp_path / "a.pdf").write_bytes(HOSTILE_PDFS["broad tree"]())
-        (tmp_path / "b.pdf").write_bytes(book("/MediaBox [0 0 72 72]"))
-        threads, begun = threading.active_count(), time.process_time()
-        sizes, rejected, _ = counted(tmp_path, pdf_dpi=72)
-        assert time.process_time() - begun < 1
-        assert (sizes, list(rejected)) == ([(72, 72)], [1])
-        assert "a.pdf': reading it takes more than 0.3 s or 400 MiB of memory" in rejected[1]
-        assert (threading.active_count(), logging.getLogger("pypdf").handlers) == (threads, [])
 
-    def test_an_end_that_is_swallowed_comes_again(self, monkeypatch):
-        monkeypatch.setattr(pdf_module, "MOST_SECONDS", 0.1)
-        ended = []
-        with pdf_module._within_limits():
-            while len(ended) < 2:
-                with contextlib.suppress(pdf_module._TooMuch):
-                    for _ in itertools.count():
-                        pass
-                ended.append(time.process_time())
-        assert ended[1] - ended[0] < 1
+@needs_pypdf
+def test_what_needs_a_password_is_named_and_what_opens_without_one_counts(tmp_path):
+    import pypdf
 
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize("attack", HOSTILE_PDFS)
-    def test_any_file_ends_within_ten_seconds_and_a_gibibyte(self, tmp_path, attack):
-        (tmp_path / "a.pdf").write_bytes(HOSTILE_PDFS[attack]())
-        assert (tmp_path / "a.pdf").stat().st_size < 10e6
-        ended = subprocess.run(
-            [sys.executable, "-P", "-c", _READS, tmp_path / "a.pdf"],
-            capture_output=True, text=True, timeout=120, check=True,
-        )  # fmt: skip
-        seconds, peak_kibibytes = map(float, ended.stdout.split())
-        assert (seconds < 10, peak_kibibytes < 2**20, ended.stderr) == (True, True, "")
+    for name, password in (("locked", "secret"), ("open", "")):
+        writer = pypdf.PdfWriter()
+        writer.add_blank_page(72, 144)
+        writer.encrypt(password, "owner", algorithm="RC4-128")
+        writer.write(tmp_path / f"{name}.pdf")
+    sizes, rejected, _ = counted(tmp_path, pdf_dpi=72)
+    assert (sizes, list(rejected)) == ([(72, 144)], [1])
+    assert re.search(r"locked\.pdf.*encrypted", rejected[1])
 
-    def test_what_needs_a_password_is_named_and_what_opens_without_one_counts(self, tmp_path):
-        import pypdf
 
-        for name, password in (("locked", "secret"), ("open", "")):
-            writer = pypdf.PdfWriter()
-            writer.add_blank_page(72, 144)
-            writer.encrypt(password, "owner", algorithm="RC4-128")
-            writer.write(tmp_path / f"{name}.pdf")
-        sizes, rejected, _ = counted(tmp_path, pdf_dpi=72)
-        assert (sizes, list(rejected)) == ([(72, 144)], [1])
-        assert re.search(r"locked\.pdf.*encrypted", rejected[1])
-
-    def test_the_command_counts_pages_at_the_dpi_that_is_asked_for(self, tmp_path, capsys):
-        (tmp_path / "a.PDF").write_bytes(book(*["/MediaBox [0 0 595 842]"] * 3))
-        rows = tmp_path / "rows.csv"
-        code, out, _ = run(capsys, "archive", tmp_path / "a.PDF", "--pdf-dpi", 200, "--format",
-                             "json", "--output", rows, "--strict")  # fmt: skip
-        files = json.loads(out)["files"]
-        assert (code, files["pdfs"], files["pdf_dpi"]) == (0, {"files": 1, "pages": 3}, 200)
-        columns = ("row", "path", "file_page", "page_width", "page_height")
-        assert [[row[name] for name in columns] for row in csv.read_csv(rows).to_pylist()] == [
-            [number, "a.PDF", number, 1653, 2339] for number in (1, 2, 3)
-        ]
+@needs_pypdf
+def test_the_command_counts_pages_at_the_dpi_that_is_asked_for(tmp_path, capsys):
+    (tmp_path / "a.PDF").write_bytes(book(*["/MediaBox [0 0 595 842]"] * 3))
+    rows = tmp_path / "rows.csv"
+    code, out, _ = run(capsys, "archive", tmp_path / "a.PDF", "--pdf-dpi", 200, "--format",
+                         "json", "--output", rows, "--strict")  # fmt: skip
+    files = json.loads(out)["files"]
+    assert (code, files["pdfs"], files["pdf_dpi"]) == (0, {"files": 1, "pages": 3}, 200)
+    columns = ("row", "path", "file_page", "page_width", "page_height")
+    assert [[row[name] for name in columns] for row in csv.read_csv(rows).to_pylist()] == [
+        [number, "a.PDF", number, 1653, 2339] for number in (1, 2, 3)
+    ]
 
 
 @pytest.fixture

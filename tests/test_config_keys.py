@@ -787,72 +787,76 @@ def session(directory: ModelDirectory) -> DeepSeekOCRSession:
     return DeepSeekOCRSession.from_directory(directory, trust_remote_code=True)
 
 
-class TestOtherCode:
-    def test_closed_forms_say_what_they_assume_of_it(self, capsys, tmp_path):
-        directory = other_code(tmp_path / "m")
-        assert directory.code == "other"
-        figures = analytic.page_figures(directory, CODE_PAGE)
-        assert figures.warnings == ()
-        [said] = [note for note in figures.notes if "assume" in note]
-        assert "builds the model in config.json; a trace shows what it runs" in said
-        for name in ("fit", "time"):
-            _, _, err = run(capsys, *COMMANDS[name], "--model", tmp_path / "m")
-            assert f"dsocr-analyze: assumed: {said}\n" in err
-        assert not any("assume" in n for n in analytic.page_figures(PUBLISHED, CODE_PAGE).notes)
+def test_closed_forms_say_what_they_assume_of_it(capsys, tmp_path):
+    directory = other_code(tmp_path / "m")
+    assert directory.code == "other"
+    figures = analytic.page_figures(directory, CODE_PAGE)
+    assert figures.warnings == ()
+    [said] = [note for note in figures.notes if "assume" in note]
+    assert "builds the model in config.json; a trace shows what it runs" in said
+    for name in ("fit", "time"):
+        _, _, err = run(capsys, *COMMANDS[name], "--model", tmp_path / "m")
+        assert f"dsocr-analyze: assumed: {said}\n" in err
+    assert not any("assume" in n for n in analytic.page_figures(PUBLISHED, CODE_PAGE).notes)
 
-    @pytest.mark.exhaustive
-    @pytest.mark.directory
-    def test_what_a_trace_sees_of_it_stands_without_closed_forms(self, tmp_path):
-        plain, sliced = other_code(tmp_path / "m"), other_code(tmp_path / "n", pretraining_tp=2)
-        [figures, agreement], [before, _] = (
-            session(each).figures(CODE_PAGE) for each in (sliced, plain)
-        )
-        assert agreement is None
-        assert figures.prefill_pass == before.prefill_pass  # this code does not read the key
-        [warning] = figures.warnings
-        assert warning.startswith("no analytic figures to compare the trace with: config.json:")
-        assert "'pretraining_tp' is 2: it splits projections into slices" in warning
 
-    @pytest.mark.directory
-    def test_a_failure_of_its_own_is_told_with_what_is_odd_about_the_config(self, tmp_path):
-        directory = other_code(tmp_path / "m", num_experts_per_tok=100)
-        with pytest.raises(ModelCodeError, match="k not in range") as caught:
-            session(directory).figures(CODE_PAGE)
-        assert "; config.json: 'num_experts_per_tok' is 100; give at most" in str(caught.value)
-
-    def test_what_published_code_cannot_build_is_refused_before_torch_is_there(
-        self, capsys, tmp_path, monkeypatch
-    ):
-        heads = {"num_attention_heads": 7, "num_key_value_heads": 7}
-        directory = other_code(tmp_path / "m", PUBLISHED.config, **heads)
-        monkeypatch.setattr(ModelDirectory, "runs_code", lambda *_: True)
-        monkeypatch.setattr("dsocr_analyze.analysis.start_torch", pytest.fail)
-        code, _, err = run(
-            capsys, "--model", tmp_path / "m", "--trust-remote-code", "--engine", "trace"
-        )
-        assert code == 2
-        assert "'num_attention_heads' is 7; give a divisor of 'hidden_size', 1280" in err
-        with pytest.raises(ConfigError, match="'num_attention_heads' is 7"):
-            session(directory)
-
-    @pytest.mark.parametrize(
-        ("key", "value"),
-        [
-            ("sliding_window_size", 128),
-            ("_attn_implementation", "flash_attention_2"),
-            ("quantization_config", {"quant_method": "fp8"}),
-            ("num_beams", 4),
-        ],
+@pytest.mark.exhaustive
+@pytest.mark.directory
+def test_what_a_trace_sees_of_it_stands_without_closed_forms(tmp_path):
+    plain, sliced = other_code(tmp_path / "m"), other_code(tmp_path / "n", pretraining_tp=2)
+    [figures, agreement], [before, _] = (
+        session(each).figures(CODE_PAGE) for each in (sliced, plain)
     )
-    def test_what_a_trace_does_not_see_of_it_is_refused(self, tmp_path, key, value):
-        with pytest.raises(ConfigError, match=f"'{key}' is "):
-            session(other_code(tmp_path / "m", **{key: value}))
+    assert agreement is None
+    assert figures.prefill_pass == before.prefill_pass  # this code does not read the key
+    [warning] = figures.warnings
+    assert warning.startswith("no analytic figures to compare the trace with: config.json:")
+    assert "'pretraining_tp' is 2: it splits projections into slices" in warning
 
-    def test_without_files_to_build_from_it_is_other_code(self, tmp_path):
-        written(tmp_path / "config.json", without(PUBLISHED.config, ("auto_map",)))
-        directory = ModelDirectory.read(tmp_path)
-        assert directory.code == "other"
-        assert directory.dimensions() == PUBLISHED.dimensions()
+
+@pytest.mark.directory
+def test_a_failure_of_its_own_is_told_with_what_is_odd_about_the_config(tmp_path):
+    directory = other_code(tmp_path / "m", num_experts_per_tok=100)
+    with pytest.raises(ModelCodeError, match="k not in range") as caught:
+        session(directory).figures(CODE_PAGE)
+    assert "; config.json: 'num_experts_per_tok' is 100; give at most" in str(caught.value)
+
+
+def test_what_published_code_cannot_build_is_refused_before_torch_is_there(
+    capsys, tmp_path, monkeypatch
+):
+    heads = {"num_attention_heads": 7, "num_key_value_heads": 7}
+    directory = other_code(tmp_path / "m", PUBLISHED.config, **heads)
+    monkeypatch.setattr(ModelDirectory, "runs_code", lambda *_: True)
+    monkeypatch.setattr("dsocr_analyze.analysis.start_torch", pytest.fail)
+    code, _, err = run(
+        capsys, "--model", tmp_path / "m", "--trust-remote-code", "--engine", "trace"
+    )
+    assert code == 2
+    assert "'num_attention_heads' is 7; give a divisor of 'hidden_size', 1280" in err
+    with pytest.raises(ConfigError, match="'num_attention_heads' is 7"):
+        session(directory)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sliding_window_size", 128),
+        ("_attn_implementation", "flash_attention_2"),
+        ("quantization_config", {"quant_method": "fp8"}),
+        ("num_beams", 4),
+    ],
+)
+def test_what_a_trace_does_not_see_of_it_is_refused(tmp_path, key, value):
+    with pytest.raises(ConfigError, match=f"'{key}' is "):
+        session(other_code(tmp_path / "m", **{key: value}))
+
+
+def test_without_files_to_build_from_it_is_other_code(tmp_path):
+    written(tmp_path / "config.json", without(PUBLISHED.config, ("auto_map",)))
+    directory = ModelDirectory.read(tmp_path)
+    assert directory.code == "other"
+    assert directory.dimensions() == PUBLISHED.dimensions()
 
 
 def test_a_model_of_a_table_carries_the_warnings_of_its_config():
@@ -895,56 +899,64 @@ OTHER_VISION = {
 
 @pytest.mark.vendor
 @needs_vendor
-class TestPublishedCode:
-    def test_closed_forms_count_what_the_code_builds(self):
-        read = ModelDirectory.read(VENDOR)
-        assert read.code == "published"
-        other = read.with_config({**read.config, **OTHER_VISION})
-        figures = analytic.page_figures(other, CODE_PAGE)
-        assert figures.parameters.total == 3_336_106_240
-        assert len(figures.warnings) == 15
-        assert (
-            "config.json: 'projector_config.projector_type' is 'mlp_gelu', but the directory's code"
-            " does not read it and builds 'linear'; 'linear' counts"
-        ) in figures.warnings
+def test_closed_forms_count_what_the_code_builds():
+    read = ModelDirectory.read(VENDOR)
+    assert read.code == "published"
+    other = read.with_config({**read.config, **OTHER_VISION})
+    figures = analytic.page_figures(other, CODE_PAGE)
+    assert figures.parameters.total == 3_336_106_240
+    assert len(figures.warnings) == 15
+    assert (
+        "config.json: 'projector_config.projector_type' is 'mlp_gelu', but the directory's code"
+        " does not read it and builds 'linear'; 'linear' counts"
+    ) in figures.warnings
 
-    def test_the_code_builds_the_same_whatever_the_vision_sections_say(self):
-        plain, other, neither = (
-            session(vendor(**changes))
-            for changes in ({}, OTHER_VISION, {"vision_config": None, "projector_config": None})
-        )
-        shapes = [
-            {name: each.shape for name, each in found.model.named_parameters()}
-            for found in (plain, other, neither)
-        ]
-        assert shapes[0] == shapes[1] == shapes[2]
-        (one, one_agrees), (two, two_agrees) = plain.figures(CODE_PAGE), other.figures(CODE_PAGE)
-        assert one.prefill_pass == two.prefill_pass
-        assert two.parameters == analytic.page_figures(vendor(**OTHER_VISION), CODE_PAGE).parameters
-        assert one_agrees.stages == two_agrees.stages
-        assert set(two.warnings) >= set(vendor(**OTHER_VISION).config_findings.warnings)
 
-    def test_a_window_that_the_code_ignores_is_warned_of(self):
-        directory = vendor(sliding_window_size=128)
-        warning = (
-            "config.json: 'sliding_window_size' is 128, which the directory's code does not read;"
-            " no figure includes it"
-        )
-        assert analytic.page_figures(directory, CODE_PAGE).warnings == (warning,)
-        figures, _ = session(directory).figures(CODE_PAGE)
-        assert warning in figures.warnings
-        assert figures.batch == session(vendor()).figures(CODE_PAGE)[0].batch
+@pytest.mark.vendor
+@needs_vendor
+def test_the_code_builds_the_same_whatever_the_vision_sections_say():
+    plain, other, neither = (
+        session(vendor(**changes))
+        for changes in ({}, OTHER_VISION, {"vision_config": None, "projector_config": None})
+    )
+    shapes = [
+        {name: each.shape for name, each in found.model.named_parameters()}
+        for found in (plain, other, neither)
+    ]
+    assert shapes[0] == shapes[1] == shapes[2]
+    (one, one_agrees), (two, two_agrees) = plain.figures(CODE_PAGE), other.figures(CODE_PAGE)
+    assert one.prefill_pass == two.prefill_pass
+    assert two.parameters == analytic.page_figures(vendor(**OTHER_VISION), CODE_PAGE).parameters
+    assert one_agrees.stages == two_agrees.stages
+    assert set(two.warnings) >= set(vendor(**OTHER_VISION).config_findings.warnings)
 
-    def test_slices_that_the_code_cuts_are_traced_and_have_no_closed_form(self):
-        directory = vendor(pretraining_tp=2)
-        with pytest.raises(ConfigError, match="'pretraining_tp' is 2"):
-            analytic.page_figures(directory, CODE_PAGE)
-        (figures, agreement), (before, _) = (
-            session(each).figures(CODE_PAGE) for each in (directory, vendor())
-        )
-        assert agreement is None
-        assert figures.prefill_pass.matrix_flops == before.prefill_pass.matrix_flops
-        assert figures.prefill_pass.vector_flops > before.prefill_pass.vector_flops
+
+@pytest.mark.vendor
+@needs_vendor
+def test_a_window_that_the_code_ignores_is_warned_of():
+    directory = vendor(sliding_window_size=128)
+    warning = (
+        "config.json: 'sliding_window_size' is 128, which the directory's code does not read;"
+        " no figure includes it"
+    )
+    assert analytic.page_figures(directory, CODE_PAGE).warnings == (warning,)
+    figures, _ = session(directory).figures(CODE_PAGE)
+    assert warning in figures.warnings
+    assert figures.batch == session(vendor()).figures(CODE_PAGE)[0].batch
+
+
+@pytest.mark.vendor
+@needs_vendor
+def test_slices_that_the_code_cuts_are_traced_and_have_no_closed_form():
+    directory = vendor(pretraining_tp=2)
+    with pytest.raises(ConfigError, match="'pretraining_tp' is 2"):
+        analytic.page_figures(directory, CODE_PAGE)
+    (figures, agreement), (before, _) = (
+        session(each).figures(CODE_PAGE) for each in (directory, vendor())
+    )
+    assert agreement is None
+    assert figures.prefill_pass.matrix_flops == before.prefill_pass.matrix_flops
+    assert figures.prefill_pass.vector_flops > before.prefill_pass.vector_flops
 
 
 # --- dimensions read from a `config.json`, and the configurations that are refused ---------------

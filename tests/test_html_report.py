@@ -151,47 +151,49 @@ def written(folder, contents):
 # --- the file ----------------------------------------------------------------------------------
 
 
-class TestFile:
-    @pytest.mark.exhaustive
-    def test_it_is_small_and_its_policy_names_every_script_and_no_source(self, full):
-        text = full[0].read_text("utf-8")
-        assert len(text.encode()) <= LARGEST_PAGE
-        markup = re.sub(r"(?s)(<script[^>]*>).*?</script>", r"\1", text)
-        sources = re.findall(r"""\b(?:src|href|data)\s*=\s*["']?([^"'\s>]*)""", markup)
-        assert (sources, markup.count("<script")) == (["data:,", "#main"], 4)
-        policy = re.search('http-equiv="Content-Security-Policy" content="([^"]+)"', text)[1]
-        assert policy.startswith("default-src 'none'; script-src 'sha256-")
-        assert len(re.findall("sha256-", policy)) == text.count("<script>")
-        assert not re.search("connect-src|unsafe-eval|script-src[^;]*unsafe-inline|https?:", policy)
+@pytest.mark.exhaustive
+def test_it_is_small_and_its_policy_names_every_script_and_no_source(full):
+    text = full[0].read_text("utf-8")
+    assert len(text.encode()) <= LARGEST_PAGE
+    markup = re.sub(r"(?s)(<script[^>]*>).*?</script>", r"\1", text)
+    sources = re.findall(r"""\b(?:src|href|data)\s*=\s*["']?([^"'\s>]*)""", markup)
+    assert (sources, markup.count("<script")) == (["data:,", "#main"], 4)
+    policy = re.search('http-equiv="Content-Security-Policy" content="([^"]+)"', text)[1]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert len(re.findall("sha256-", policy)) == text.count("<script>")
+    assert not re.search("connect-src|unsafe-eval|script-src[^;]*unsafe-inline|https?:", policy)
 
-    @pytest.mark.parametrize("value", [HOSTILE, {HOSTILE: [HOSTILE]}, "\ud800", "<!--<script>"])
-    def test_data_cannot_end_their_element_and_come_back_as_they_were(self, value):
-        text = escaped_json(value)
-        assert (text.isascii(), set("<>&") & set(text), json.loads(text)) == (True, set(), value)
 
-    def test_an_integer_that_a_browser_would_round_is_text(self):
-        assert escaped_json([2**53 - 1, 2**53, -(2**60), True, 0.5]) == (
-            '[9007199254740991,"9007199254740992","-1152921504606846976",true,0.5]'
-        )
+@pytest.mark.parametrize("value", [HOSTILE, {HOSTILE: [HOSTILE]}, "\ud800", "<!--<script>"])
+def test_data_cannot_end_their_element_and_come_back_as_they_were(value):
+    text = escaped_json(value)
+    assert (text.isascii(), set("<>&") & set(text), json.loads(text)) == (True, set(), value)
 
-    @pytest.mark.parametrize("command", [("--engine", "analytic"), ("compare", "tiny")])
-    @pytest.mark.parametrize(
-        ("place", "is_installed", "code", "says"),
-        [
-            ("page.html", False, 2, "pip install 'dsocr-analyze[html]'"),
-            ("gone/p.html", True, 74, "no folder 'gone'"),
-            (".", True, 74, "folder"),
-        ],
+
+def test_an_integer_that_a_browser_would_round_is_text():
+    assert escaped_json([2**53 - 1, 2**53, -(2**60), True, 0.5]) == (
+        '[9007199254740991,"9007199254740992","-1152921504606846976",true,0.5]'
     )
-    def test_what_cannot_be_written_is_refused_before_any_work(
-        self, capsys, monkeypatch, folder, tmp_path, command, place, is_installed, code, says
-    ):
-        monkeypatch.chdir(tmp_path)
-        if not is_installed:
-            monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-        found, out, err = run(capsys, *command, "--html", place)
-        assert (found, out, list(tmp_path.rglob("*.html"))) == (code, "", [])
-        assert says in err
+
+
+@pytest.mark.parametrize("command", [("--engine", "analytic"), ("compare", "tiny")])
+@pytest.mark.parametrize(
+    ("place", "is_installed", "code", "says"),
+    [
+        ("page.html", False, 2, "pip install 'dsocr-analyze[html]'"),
+        ("gone/p.html", True, 74, "no folder 'gone'"),
+        (".", True, 74, "folder"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_any_work(
+    capsys, monkeypatch, folder, tmp_path, command, place, is_installed, code, says
+):
+    monkeypatch.chdir(tmp_path)
+    if not is_installed:
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    found, out, err = run(capsys, *command, "--html", place)
+    assert (found, out, list(tmp_path.rglob("*.html"))) == (code, "", [])
+    assert says in err
 
 
 # --- the page of a report ----------------------------------------------------------------------
@@ -258,133 +260,143 @@ TABLES = {
 """Columns of tables, and the rows that they have by the JSON."""
 
 
-@pytest.mark.exhaustive
-class TestNumbers:
-    """What can be read off the page is what the JSON holds, to the last digit."""
-
-    def test_tables(self, page, full):
-        choose(page, "#roofline-gpu", "l4")
-        for select in each_of(page, "select[id$=table-rows]", "it.id"):
-            choose(page, f"#{select}", "Infinity")
-        for table, (columns, expected) in TABLES.items():
-            shown = [[row[column] for column in columns] for row in cells(page, table)]
-            assert sorted(shown) == sorted(expected(full[1])), table
-
-    def test_cards(self, page, full):
-        total, memory = full[1]["total"], full[1]["memory"]
-        # As fit and the terminal say it: the peak includes the cache of the prompt.
-        held = sum(memory[f"{key}_bytes"] for key in ("weights", "inputs", "peak_activation"))
-        counts = (total["page"]["flops"], moved(total["page"]), total["flops"],
-                  total["decode_step"]["flops"], total["params"])  # fmt: skip
-        assert each_of(page, ".card .digits", "it.textContent")[:6] == [
-            *(exact(int(count)) for count in counts), f"{exact(held)} B",
-        ]  # fmt: skip
-        assert one(page, "#ledger").get_attribute("open") is None
-        assert one(page, "#time h2 .tag").text == "predicted"
-
-    def test_curves_go_through_the_predictions(self, page, full):
-        for chart, key in (("throughput", "pages_per_second"), ("latency", "page_seconds")):
-            lines = drawn(page, f"curves-{chart}", "name", "x", "y")
-            for (name, x, y), entry in zip(lines, full[1]["time"], strict=True):
-                curve = dict(zip(x, y, strict=True))
-                loads = {each["concurrency"]: each[key] for each in entry["throughput"]}
-                assert name == f"{entry['gpu']}, serving"
-                assert {each: curve[each] for each in loads} == pytest.approx(loads, rel=1e-6)
-                assert {1, 2, 4, 8, 64, 256} <= curve.keys()
-
-    def test_stacked_parts_are_those_of_the_page_in_the_colours_of_pictures(self, page, full):
-        report = msgspec.convert(full[1], Report)
-        for chart in ("stage-bars", "roofline-chart"):
-            marks = {name.split(" ")[0]: mark and mark["color"] for name, mark in
-                     drawn(page, chart, "name", "marker")}  # fmt: skip
-            assert (
-                stage_colours([*report.stages, OUTSIDE]).items()
-                >= {name: marks[name] for name in report.stages}.items()
-            )
-        bars = {name.split(" ")[0]: x for name, x in drawn(page, "stage-bars", "name", "x")}
-        flops = {name: stage.flops for name, stage in report.stages.items()}
-        flops["decode"] = report.total.batch.flops - report.total.flops
-        wholes = [flops, *(seconds_parts(report, entry) for entry in report.time)]
-        for place, parts in zip((0, -2, -1), wholes, strict=True):
-            shares = [100 * part / sum(parts.values()) for part in parts.values() if part]
-            assert [x[place] for x in bars.values() if x[place]] == pytest.approx(shares)
-
-    @pytest.mark.parametrize("name", ["a100-80gb-sxm", "mi300x"])
-    def test_the_roofline_is_that_of_the_chosen_gpu(self, page, name):
-        catalogue, gpu = gpu_catalogue(), gpu_catalogue()[name]
-        assert set(each_of(page, "#roofline-gpu option", "it.value")) == {
-            each for each in catalogue if "bfloat16" in catalogue[each].dtypes
-        }
-        choose(page, "#roofline-gpu", name)
-        (_, x, y), *others = drawn(page, "roofline-chart", "name", "x", "y")
-        peak, bandwidth = gpu.tensor_tflops * 1e12, gpu.bandwidth_gb_s * 1e9
-        assert (max(y), x[1]) == pytest.approx((peak, peak / bandwidth))
-        dots = [dot for label, *axes in others if label in ("sam", "clip", "prefill")
-                for dot in zip(*axes, strict=True)]  # fmt: skip
-        assert len(dots) > 20
-        assert all(rate <= min(peak, ratio * bandwidth) * (1 + 1e-9) for ratio, rate in dots)
+# --- What can be read off the page is what the JSON holds, to the last digit -----------------
 
 
 @pytest.mark.exhaustive
-class TestZoom:
-    @pytest.mark.parametrize(
-        ("metric", "stage", "below", "path", "count"),
-        [
-            ("flops", "prefill", ["model", "layers"], "model.layers", 12),
-            ("bytes", "sam", [], "model.sam_model", 6),
-            ("params", "sam", [], "model.sam_model", 6),  # positions are its own
-            ("params", "clip", ["transformer"], "model.vision_model.transformer.layers", 24),
-        ],
-    )
-    def test_chart_and_list_have_every_part_of_a_module(
-        self, page, full, metric, stage, below, path, count
-    ):
-        def amount(counts):
-            return moved(counts) if metric == "bytes" else counts[metric]
+def test_tables(page, full):
+    choose(page, "#roofline-gpu", "l4")
+    for select in each_of(page, "select[id$=table-rows]", "it.id"):
+        choose(page, f"#{select}", "Infinity")
+    for table, (columns, expected) in TABLES.items():
+        shown = [[row[column] for column in columns] for row in cells(page, table)]
+        assert sorted(shown) == sorted(expected(full[1])), table
 
-        choose(page, "#modules-metric", metric)
-        total = sum(map(amount, full[1]["stages"].values()))
-        assert sum(map(int, drawn(page, "modules-chart", "values")[0][0])) == total
-        assert exact(total) in one(page, "#modules-heading").get_attribute("title")
-        for name in (stage, *below):
-            press(page, "#modules-parts button", name)
-            assert crumbs(page)[-1].startswith(name)
-        rows = full[1]["stages"][stage]["by_module"]
-        parts = {name.removeprefix(f"{path}."): amount(row) for name, row in rows.items()
-                 if re.fullmatch(rf"{re.escape(path)}\.\w+", name)}  # fmt: skip
-        parts["own work"] = amount(rows[path]) - sum(parts.values())
-        shown = each_of(
-            page, "#modules-parts li", "[it.querySelector('.name').textContent, it.title]"
+
+@pytest.mark.exhaustive
+def test_cards(page, full):
+    total, memory = full[1]["total"], full[1]["memory"]
+    # As fit and the terminal say it: the peak includes the cache of the prompt.
+    held = sum(memory[f"{key}_bytes"] for key in ("weights", "inputs", "peak_activation"))
+    counts = (total["page"]["flops"], moved(total["page"]), total["flops"],
+              total["decode_step"]["flops"], total["params"])  # fmt: skip
+    assert each_of(page, ".card .digits", "it.textContent")[:6] == [
+        *(exact(int(count)) for count in counts), f"{exact(held)} B",
+    ]  # fmt: skip
+    assert one(page, "#ledger").get_attribute("open") is None
+    assert one(page, "#time h2 .tag").text == "predicted"
+
+
+@pytest.mark.exhaustive
+def test_curves_go_through_the_predictions(page, full):
+    for chart, key in (("throughput", "pages_per_second"), ("latency", "page_seconds")):
+        lines = drawn(page, f"curves-{chart}", "name", "x", "y")
+        for (name, x, y), entry in zip(lines, full[1]["time"], strict=True):
+            curve = dict(zip(x, y, strict=True))
+            loads = {each["concurrency"]: each[key] for each in entry["throughput"]}
+            assert name == f"{entry['gpu']}, serving"
+            assert {each: curve[each] for each in loads} == pytest.approx(loads, rel=1e-6)
+            assert {1, 2, 4, 8, 64, 256} <= curve.keys()
+
+
+@pytest.mark.exhaustive
+def test_stacked_parts_are_those_of_the_page_in_the_colours_of_pictures(page, full):
+    report = msgspec.convert(full[1], Report)
+    for chart in ("stage-bars", "roofline-chart"):
+        marks = {name.split(" ")[0]: mark and mark["color"] for name, mark in
+                 drawn(page, chart, "name", "marker")}  # fmt: skip
+        assert (
+            stage_colours([*report.stages, OUTSIDE]).items()
+            >= {name: marks[name] for name in report.stages}.items()
         )
-        assert len(shown) == count
-        assert {name.split(".")[0]: title.split(" ")[0] for name, title in shown} == {
-            name: exact(part) for name, part in parts.items() if part
-        }
+    bars = {name.split(" ")[0]: x for name, x in drawn(page, "stage-bars", "name", "x")}
+    flops = {name: stage.flops for name, stage in report.stages.items()}
+    flops["decode"] = report.total.batch.flops - report.total.flops
+    wholes = [flops, *(seconds_parts(report, entry) for entry in report.time)]
+    for place, parts in zip((0, -2, -1), wholes, strict=True):
+        shares = [100 * part / sum(parts.values()) for part in parts.values() if part]
+        assert [x[place] for x in bars.values() if x[place]] == pytest.approx(shares)
 
-    def test_the_keyboard_goes_down_and_up(self, page):
-        page.execute_script("document.querySelector('#modules-parts button').focus()")
-        type_key(page, "down")
-        for key, name in (
-            ("enter", "prefill"), ("right", "model"), ("escape", "prefill"), ("left", "All stages"),
-        ):  # fmt: skip
-            type_key(page, key)
-            assert one(page, "#modules-heading").text.startswith(name)
-            assert one(page, "#announcer").get_attribute("textContent").startswith(f"{name}: ")
-            assert js(page, "document.activeElement.closest('#modules-parts') !== null")
 
-    def test_the_chart_a_breadcrumb_and_a_row_of_the_table_lead_to_a_module(self, page):
-        from selenium.webdriver import ActionChains
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["a100-80gb-sxm", "mi300x"])
+def test_the_roofline_is_that_of_the_chosen_gpu(page, name):
+    catalogue, gpu = gpu_catalogue(), gpu_catalogue()[name]
+    assert set(each_of(page, "#roofline-gpu option", "it.value")) == {
+        each for each in catalogue if "bfloat16" in catalogue[each].dtypes
+    }
+    choose(page, "#roofline-gpu", name)
+    (_, x, y), *others = drawn(page, "roofline-chart", "name", "x", "y")
+    peak, bandwidth = gpu.tensor_tflops * 1e12, gpu.bandwidth_gb_s * 1e9
+    assert (max(y), x[1]) == pytest.approx((peak, peak / bandwidth))
+    dots = [dot for label, *axes in others if label in ("sam", "clip", "prefill")
+            for dot in zip(*axes, strict=True)]  # fmt: skip
+    assert len(dots) > 20
+    assert all(rate <= min(peak, ratio * bandwidth) * (1 + 1e-9) for ratio, rate in dots)
 
-        page.execute_script("document.querySelector('#modules-chart').scrollIntoView()")
-        texts = page.find_elements("css selector", "#modules-chart text.slicetext")
-        [text] = [each for each in texts if each.text.startswith("clip")]
-        ActionChains(page).move_to_element_with_offset(text, 2, 4).click().perform()
-        assert wait_for(lambda: crumbs(page) == ["All stages", "clip"])
-        press(page, ".crumbs li button")
-        assert crumbs(page) == ["All stages"]
-        one(page, "#module-table-search").send_keys("model.layers.3.mlp")
-        press(page, "#module-table td button", "model.layers.3.mlp")
-        assert crumbs(page)[1:] == ["prefill", "model", "layers", "3", "mlp"]
+
+# --- zooming into modules --------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("metric", "stage", "below", "path", "count"),
+    [
+        ("flops", "prefill", ["model", "layers"], "model.layers", 12),
+        ("bytes", "sam", [], "model.sam_model", 6),
+        ("params", "sam", [], "model.sam_model", 6),  # positions are its own
+        ("params", "clip", ["transformer"], "model.vision_model.transformer.layers", 24),
+    ],
+)
+def test_chart_and_list_have_every_part_of_a_module(page, full, metric, stage, below, path, count):
+    def amount(counts):
+        return moved(counts) if metric == "bytes" else counts[metric]
+
+    choose(page, "#modules-metric", metric)
+    total = sum(map(amount, full[1]["stages"].values()))
+    assert sum(map(int, drawn(page, "modules-chart", "values")[0][0])) == total
+    assert exact(total) in one(page, "#modules-heading").get_attribute("title")
+    for name in (stage, *below):
+        press(page, "#modules-parts button", name)
+        assert crumbs(page)[-1].startswith(name)
+    rows = full[1]["stages"][stage]["by_module"]
+    parts = {name.removeprefix(f"{path}."): amount(row) for name, row in rows.items()
+             if re.fullmatch(rf"{re.escape(path)}\.\w+", name)}  # fmt: skip
+    parts["own work"] = amount(rows[path]) - sum(parts.values())
+    shown = each_of(page, "#modules-parts li", "[it.querySelector('.name').textContent, it.title]")
+    assert len(shown) == count
+    assert {name.split(".")[0]: title.split(" ")[0] for name, title in shown} == {
+        name: exact(part) for name, part in parts.items() if part
+    }
+
+
+@pytest.mark.exhaustive
+def test_the_keyboard_goes_down_and_up(page):
+    page.execute_script("document.querySelector('#modules-parts button').focus()")
+    type_key(page, "down")
+    for key, name in (
+        ("enter", "prefill"), ("right", "model"), ("escape", "prefill"), ("left", "All stages"),
+    ):  # fmt: skip
+        type_key(page, key)
+        assert one(page, "#modules-heading").text.startswith(name)
+        assert one(page, "#announcer").get_attribute("textContent").startswith(f"{name}: ")
+        assert js(page, "document.activeElement.closest('#modules-parts') !== null")
+
+
+@pytest.mark.exhaustive
+def test_the_chart_a_breadcrumb_and_a_row_of_the_table_lead_to_a_module(page):
+    from selenium.webdriver import ActionChains
+
+    page.execute_script("document.querySelector('#modules-chart').scrollIntoView()")
+    texts = page.find_elements("css selector", "#modules-chart text.slicetext")
+    [text] = [each for each in texts if each.text.startswith("clip")]
+    ActionChains(page).move_to_element_with_offset(text, 2, 4).click().perform()
+    assert wait_for(lambda: crumbs(page) == ["All stages", "clip"])
+    press(page, ".crumbs li button")
+    assert crumbs(page) == ["All stages"]
+    one(page, "#module-table-search").send_keys("model.layers.3.mlp")
+    press(page, "#module-table td button", "model.layers.3.mlp")
+    assert crumbs(page)[1:] == ["prefill", "model", "layers", "3", "mlp"]
 
 
 @pytest.mark.exhaustive
@@ -429,62 +441,74 @@ OUTSIDE_ITS_CHART = """
 })""".lstrip()
 
 
+# --- how it looks ----------------------------------------------------------------------------
+
+
 @pytest.mark.exhaustive
-class TestLook:
-    @pytest.mark.parametrize("theme", ["dark", "light"])
-    def test_the_button_turns_the_colours_that_the_system_prefers(self, full, browser, show, theme):
-        preferred = {"name": "prefers-color-scheme", "value": theme}
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [preferred]})
-        page, seen = show(full[0]), []
-        for _ in range(3):
-            seen.append(js(page, COLOURS))
-            one(page, "#theme").click()
-        assert (seen[0][0], seen[2]) == (theme, seen[0])
-        assert not set(seen[1]) & set(seen[0])
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_the_button_turns_the_colours_that_the_system_prefers(full, browser, show, theme):
+    preferred = {"name": "prefers-color-scheme", "value": theme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [preferred]})
+    page, seen = show(full[0]), []
+    for _ in range(3):
+        seen.append(js(page, COLOURS))
+        one(page, "#theme").click()
+    assert (seen[0][0], seen[2]) == (theme, seen[0])
+    assert not set(seen[1]) & set(seen[0])
 
-    @pytest.mark.parametrize("width", [1280, 1920])
-    def test_nothing_is_clipped(self, full, beside, show, width):
-        for path in (full[0], beside[0]):
-            page = show(path, width)
-            assert (js(page, WIDE), js(page, OUTSIDE_ITS_CHART)) == ([], [])
 
-    def test_paper_has_every_table_unfolded_and_charts_that_fit(self, page):
-        page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-        assert one(page, "#ledger").get_attribute("open") is not None
-        assert not any(each_of(page, ".scroll", "it.scrollHeight > it.clientHeight + 1"))
-        assert 0 < max(each_of(page, ".main-svg", "it.clientWidth")) <= 700
-        assert not one(page, ".bar").is_displayed()
-        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-        page.execute_script("window.dispatchEvent(new Event('afterprint'))")
-        assert one(page, "#ledger").get_attribute("open") is None
-        paper = page.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
-        assert base64.b64decode(paper["data"]).startswith(b"%PDF")
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_nothing_is_clipped(full, beside, show, width):
+    for path in (full[0], beside[0]):
+        page = show(path, width)
+        assert (js(page, WIDE), js(page, OUTSIDE_ITS_CHART)) == ([], [])
 
-    def test_controls_have_names_and_the_keyboard_reaches_them_and_axes_have_units(self, page):
-        controls = "button, select, input"
-        assert all(each_of(
-            page, controls, "it.ariaLabel || it.textContent.trim() || it.labels?.length || null"
-        ))  # fmt: skip
-        assert min(each_of(page, f"{controls}, .scroll, a", "it.tabIndex")) >= 0
-        page.execute_script("document.querySelector('#theme').focus()")
-        type_key(page, "tab")  # the focus is then shown
-        assert js(page, "getComputedStyle(document.activeElement).outlineStyle") == "solid"
-        titles = js(page, "[...document.querySelectorAll('.js-plotly-plot')].flatMap((it) =>"
-                    "[it.layout.xaxis?.title?.text, it.layout.yaxis?.title?.text])")  # fmt: skip
-        units = [bool(re.search(r"\[.+\]$|^pages in flight", each)) for each in titles if each]
-        assert units == [True] * 7
 
-    @pytest.mark.benchmark
-    def test_it_is_usable_within_a_second(self, full, show):
-        """Best of some loads, since the machines of CI are busy."""
-        marked = "performance.getEntriesByName('interactive')[0].startTime"
-        assert any(js(show(full[0]), marked) < SOON_MS for _ in range(8))
+@pytest.mark.exhaustive
+def test_paper_has_every_table_unfolded_and_charts_that_fit(page):
+    page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert one(page, "#ledger").get_attribute("open") is not None
+    assert not any(each_of(page, ".scroll", "it.scrollHeight > it.clientHeight + 1"))
+    assert 0 < max(each_of(page, ".main-svg", "it.clientWidth")) <= 700
+    assert not one(page, ".bar").is_displayed()
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    page.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert one(page, "#ledger").get_attribute("open") is None
+    paper = page.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
+    assert base64.b64decode(paper["data"]).startswith(b"%PDF")
 
-    def test_numbers_are_scaled_as_everywhere_else(self, page):
-        numbers = [*(int(1.13**n) for n in range(60, 380)), 999, 1000, 999_949]
-        shown = js(page, "arguments[0].map((it) => scaled(it))", list(map(str, numbers)))
-        assert shown == [scaled(float(number)) for number in numbers]
+
+@pytest.mark.exhaustive
+def test_controls_have_names_and_the_keyboard_reaches_them_and_axes_have_units(page):
+    controls = "button, select, input"
+    assert all(each_of(
+        page, controls, "it.ariaLabel || it.textContent.trim() || it.labels?.length || null"
+    ))  # fmt: skip
+    assert min(each_of(page, f"{controls}, .scroll, a", "it.tabIndex")) >= 0
+    page.execute_script("document.querySelector('#theme').focus()")
+    type_key(page, "tab")  # the focus is then shown
+    assert js(page, "getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    titles = js(page, "[...document.querySelectorAll('.js-plotly-plot')].flatMap((it) =>"
+                "[it.layout.xaxis?.title?.text, it.layout.yaxis?.title?.text])")  # fmt: skip
+    units = [bool(re.search(r"\[.+\]$|^pages in flight", each)) for each in titles if each]
+    assert units == [True] * 7
+
+
+@pytest.mark.exhaustive
+@pytest.mark.benchmark
+def test_it_is_usable_within_a_second(full, show):
+    """Best of some loads, since the machines of CI are busy."""
+    marked = "performance.getEntriesByName('interactive')[0].startTime"
+    assert any(js(show(full[0]), marked) < SOON_MS for _ in range(8))
+
+
+@pytest.mark.exhaustive
+def test_numbers_are_scaled_as_everywhere_else(page):
+    numbers = [*(int(1.13**n) for n in range(60, 380)), 999, 1000, 999_949]
+    shown = js(page, "arguments[0].map((it) => scaled(it))", list(map(str, numbers)))
+    assert shown == [scaled(float(number)) for number in numbers]
 
 
 # --- other reports -----------------------------------------------------------------------------
@@ -509,89 +533,103 @@ def assert_nothing_ran(browser):
     assert len(browser.find_elements("css selector", "script")) == 4
 
 
-@pytest.mark.exhaustive
-class TestHostile:
-    def test_names_are_text(self, folder, show):
-        page = show(written(folder, report_contents(hostile_report(), ROOFS, (), HOSTILE)))
-        assert_nothing_ran(page)
-        assert one(page, "h1").get_attribute("textContent") == SHOWN
-        assert f"model.eye{SHOWN}.fc" in [row[0] for row in cells(page, "module-table")]
-        labels = "".join(each_of(page, "#modules-chart text.slicetext", "it.textContent"))
-        assert "</script><img src=x onerror=window.attacked=1><b>" in labels
-        press(page, "#modules-parts button")
-        assert_nothing_ran(page)
-
-    def test_the_same_in_a_comparison(self, folder, show):
-        configs = {HOSTILE: {HOSTILE: 1}, "b": {HOSTILE: HOSTILE}}
-        reports = [(HOSTILE, hostile_report()), ("plain", SMALL)]
-        page = show(written(folder, compared_page(reports, configs)))
-        assert_nothing_ran(page)
-        assert cells(page, "config-table")[0][0] == SHOWN
-
-    def test_a_script_slipped_into_the_page_is_refused(self, full, browser, folder):
-        slipped, evil = folder / "slipped.html", "</main><script>window.attacked = 1</script>"
-        slipped.write_text(full[0].read_text("utf-8").replace("</main>", evil))
-        browser.get(slipped.as_uri())
-        assert js(browser, "window.attacked ?? null") is None
-        assert "Content Security Policy" in str(browser.get_log("browser"))
+# --- hostile names ---------------------------------------------------------------------------
 
 
 @pytest.mark.exhaustive
-class TestOtherReports:
-    def test_large_counts_keep_their_digits_and_what_is_unknown_is_left_out(self, folder, show):
-        """As the analytic engine and earlier versions of the report leave it out."""
-        eye = msgspec.structs.replace(
-            SMALL.stages["eye"], flops=2**53 + 1, bytes_read=2**53 + 1, operator_bytes=None
-        )
-        report = msgspec.structs.replace(SMALL, stages={**SMALL.stages, "eye": eye})
-        page = show(written(folder, report_contents(report, ROOFS, (), "no times: why")))
-        assert cells(page, "stage-table")[0][3] == "9,007,199,254,740,993"
-        assert each_of(page, "#modules-metric option", "it.value") == ["flops", "bytes"]
-        assert {row[2]: row[4] for row in cells(page, "operator-table")}["eye"] == "-"
-        assert "no times: why" in one(page, "#time").text
+def test_names_are_text(folder, show):
+    page = show(written(folder, report_contents(hostile_report(), ROOFS, (), HOSTILE)))
+    assert_nothing_ran(page)
+    assert one(page, "h1").get_attribute("textContent") == SHOWN
+    assert f"model.eye{SHOWN}.fc" in [row[0] for row in cells(page, "module-table")]
+    labels = "".join(each_of(page, "#modules-chart text.slicetext", "it.textContent"))
+    assert "</script><img src=x onerror=window.attacked=1><b>" in labels
+    press(page, "#modules-parts button")
+    assert_nothing_ran(page)
 
-    def test_a_model_that_does_not_decode(self, folder, show):
-        report = build_report(replace(FIGURES, decodes=False), None, CREATED)
-        page = show(written(folder, report_contents(report)))
-        assert [row[0] for row in cells(page, "stage-table")] == list(report.stages)
-        assert "No GPU" in one(page, "#operators").text
 
-    @pytest.mark.parametrize("reads_pages", [True, False])
-    def test_without_a_gpu_the_measured_ones_have_curves_if_pages_are_read(
-        self, folder, show, capsys, monkeypatch, reads_pages
-    ):
-        monkeypatch.chdir(folder)
-        how = ["--engine", "analytic", "--mode", "tiny"]
-        if not reads_pages:
-            stages, config = LLAMA.write(folder)
-            how = ["--stages", stages, "--hf-config", config]
-        assert run(capsys, "-q", "--html", "other.html", *how) == (0, "", "")
-        page = show(folder / "other.html")
-        assert cells(page, "stage-table")[-1][0].endswith("step")
-        if reads_pages:
-            assert drawn(page, "curves-throughput", "name") == [
-                [f"{name}, serving"] for name, each in all_profiles().items()
-                if not each.extrapolated
-            ]  # fmt: skip
-        else:
-            assert "models that read pages" in one(page, "#time").text
+@pytest.mark.exhaustive
+def test_the_same_in_a_comparison(folder, show):
+    configs = {HOSTILE: {HOSTILE: 1}, "b": {HOSTILE: HOSTILE}}
+    reports = [(HOSTILE, hostile_report()), ("plain", SMALL)]
+    page = show(written(folder, compared_page(reports, configs)))
+    assert_nothing_ran(page)
+    assert cells(page, "config-table")[0][0] == SHOWN
 
-    def test_gpus_that_are_named_have_the_first_roofs(self, folder, capsys):
-        own = folder / "own.toml"
-        own.write_text(
-            'name = "h800"\n[gpu]\nlike = "h100-sxm"\ntitle = "H800"\ntensor_tflops = 989\n'
-            "float32_tflops = 67\nbandwidth_gb_s = 3350\nmemory_gb = 80\nsms = 132\nl2_mb = 50\n"
-            'source = "mine"\n',
-            encoding="utf-8",
-        )
-        made = run(
-            capsys, "-q", "--engine", "analytic", "--output", folder / "own",
-            "--html", folder / "own.html", "--gpu", "h800,a100-80gb-sxm", "--profile", own,
-        )  # fmt: skip
-        assert made == (0, "", "")
-        roofs = (folder / "own.html").read_text("utf-8").partition('"roofs":')[2]
-        names = re.findall(r'\{"gpu":"(.*?)","title"', roofs)
-        assert names[:3] == ["h800", "a100-80gb-sxm", "a100-40gb"]
+
+@pytest.mark.exhaustive
+def test_a_script_slipped_into_the_page_is_refused(full, browser, folder):
+    slipped, evil = folder / "slipped.html", "</main><script>window.attacked = 1</script>"
+    slipped.write_text(full[0].read_text("utf-8").replace("</main>", evil))
+    browser.get(slipped.as_uri())
+    assert js(browser, "window.attacked ?? null") is None
+    assert "Content Security Policy" in str(browser.get_log("browser"))
+
+
+# --- reports of other kinds ------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+def test_large_counts_keep_their_digits_and_what_is_unknown_is_left_out(folder, show):
+    """As the analytic engine and earlier versions of the report leave it out."""
+    eye = msgspec.structs.replace(
+        SMALL.stages["eye"], flops=2**53 + 1, bytes_read=2**53 + 1, operator_bytes=None
+    )
+    report = msgspec.structs.replace(SMALL, stages={**SMALL.stages, "eye": eye})
+    page = show(written(folder, report_contents(report, ROOFS, (), "no times: why")))
+    assert cells(page, "stage-table")[0][3] == "9,007,199,254,740,993"
+    assert each_of(page, "#modules-metric option", "it.value") == ["flops", "bytes"]
+    assert {row[2]: row[4] for row in cells(page, "operator-table")}["eye"] == "-"
+    assert "no times: why" in one(page, "#time").text
+
+
+@pytest.mark.exhaustive
+def test_a_model_that_does_not_decode(folder, show):
+    report = build_report(replace(FIGURES, decodes=False), None, CREATED)
+    page = show(written(folder, report_contents(report)))
+    assert [row[0] for row in cells(page, "stage-table")] == list(report.stages)
+    assert "No GPU" in one(page, "#operators").text
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("reads_pages", [True, False])
+def test_without_a_gpu_the_measured_ones_have_curves_if_pages_are_read(
+    folder, show, capsys, monkeypatch, reads_pages
+):
+    monkeypatch.chdir(folder)
+    how = ["--engine", "analytic", "--mode", "tiny"]
+    if not reads_pages:
+        stages, config = LLAMA.write(folder)
+        how = ["--stages", stages, "--hf-config", config]
+    assert run(capsys, "-q", "--html", "other.html", *how) == (0, "", "")
+    page = show(folder / "other.html")
+    assert cells(page, "stage-table")[-1][0].endswith("step")
+    if reads_pages:
+        assert drawn(page, "curves-throughput", "name") == [
+            [f"{name}, serving"] for name, each in all_profiles().items()
+            if not each.extrapolated
+        ]  # fmt: skip
+    else:
+        assert "models that read pages" in one(page, "#time").text
+
+
+@pytest.mark.exhaustive
+def test_gpus_that_are_named_have_the_first_roofs(folder, capsys):
+    own = folder / "own.toml"
+    own.write_text(
+        'name = "h800"\n[gpu]\nlike = "h100-sxm"\ntitle = "H800"\ntensor_tflops = 989\n'
+        "float32_tflops = 67\nbandwidth_gb_s = 3350\nmemory_gb = 80\nsms = 132\nl2_mb = 50\n"
+        'source = "mine"\n',
+        encoding="utf-8",
+    )
+    made = run(
+        capsys, "-q", "--engine", "analytic", "--output", folder / "own",
+        "--html", folder / "own.html", "--gpu", "h800,a100-80gb-sxm", "--profile", own,
+    )  # fmt: skip
+    assert made == (0, "", "")
+    roofs = (folder / "own.html").read_text("utf-8").partition('"roofs":')[2]
+    names = re.findall(r'\{"gpu":"(.*?)","title"', roofs)
+    assert names[:3] == ["h800", "a100-80gb-sxm", "a100-40gb"]
 
 
 @pytest.mark.parametrize(
@@ -604,29 +642,31 @@ def test_roofs_of_other_types(dtype, gpu, rate):
     assert (rates[gpu], all(rates.values())) == (rate, True)
 
 
-@pytest.mark.exhaustive
-class TestComparison:
-    def test_every_quantity_is_that_of_the_json_and_stages_are_stacked_to_one_page(
-        self, beside, show
-    ):
-        path, document = beside
-        page = show(path)
-        assert path.stat().st_size <= LARGEST_PAGE
-        choose(page, "#compared-table-rows", "Infinity")
-        for shown, row in zip(cells(page, "compared-table"), document["rows"], strict=True):
-            first, *others = zip(row["values"], row["differences"], row["ratios"], strict=True)
-            assert shown[:2] == [row["quantity"], row["unit"]]
-            assert not isinstance(first[0], int) or shown[2:] == [exact(first[0]), *(
-                f"{exact(value)}{'+' if difference > 0 else ''}{exact(difference)}, {ratio:.3f} x"
-                for value, difference, ratio in others
-            )]  # fmt: skip
-        values = {row["key"]: row["values"] for row in document["rows"]}
-        for index, key in enumerate(("page_flops", "page_bytes", "h100_sxm_serving_page_seconds")):
-            stacked = zip(*(x for [x] in drawn(page, f"compared-{index}", "x")), strict=True)
-            assert list(map(sum, stacked)) == pytest.approx(values[key], rel=1e-9), key
+# --- the page of a comparison ----------------------------------------------------------------
 
-    def test_stages_of_several_architectures_stand_in_the_order_of_the_rows(self, folder, show):
-        fewer = {key: FIGURES.stages[key] for key in ("prefill", "decode")}
-        prefilled = build_report(replace(FIGURES, stages=fewer), None, CREATED)
-        page = show(written(folder, compared_page([("a", prefilled), ("b", SMALL)])))
-        assert drawn(page, "compared-0", "name") == [["eye"], ["prefill"], ["decode"]]
+
+@pytest.mark.exhaustive
+def test_every_quantity_is_that_of_the_json_and_stages_are_stacked_to_one_page(beside, show):
+    path, document = beside
+    page = show(path)
+    assert path.stat().st_size <= LARGEST_PAGE
+    choose(page, "#compared-table-rows", "Infinity")
+    for shown, row in zip(cells(page, "compared-table"), document["rows"], strict=True):
+        first, *others = zip(row["values"], row["differences"], row["ratios"], strict=True)
+        assert shown[:2] == [row["quantity"], row["unit"]]
+        assert not isinstance(first[0], int) or shown[2:] == [exact(first[0]), *(
+            f"{exact(value)}{'+' if difference > 0 else ''}{exact(difference)}, {ratio:.3f} x"
+            for value, difference, ratio in others
+        )]  # fmt: skip
+    values = {row["key"]: row["values"] for row in document["rows"]}
+    for index, key in enumerate(("page_flops", "page_bytes", "h100_sxm_serving_page_seconds")):
+        stacked = zip(*(x for [x] in drawn(page, f"compared-{index}", "x")), strict=True)
+        assert list(map(sum, stacked)) == pytest.approx(values[key], rel=1e-9), key
+
+
+@pytest.mark.exhaustive
+def test_stages_of_several_architectures_stand_in_the_order_of_the_rows(folder, show):
+    fewer = {key: FIGURES.stages[key] for key in ("prefill", "decode")}
+    prefilled = build_report(replace(FIGURES, stages=fewer), None, CREATED)
+    page = show(written(folder, compared_page([("a", prefilled), ("b", SMALL)])))
+    assert drawn(page, "compared-0", "name") == [["eye"], ["prefill"], ["decode"]]

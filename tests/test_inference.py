@@ -95,39 +95,44 @@ def infer(capsys, tmp_path, image):
     return ran
 
 
-class TestTokenizer:
-    @pytest.mark.exhaustive
-    @given(st.text().filter(lambda text: "<bos>" not in text and "<eos>" not in text))
-    def test_the_stand_in_gives_back_what_it_took(self, text):
-        ids = STAND_IN.encode(text, add_special_tokens=False)
-        assert (len(ids), STAND_IN.decode(ids)) == (len(text.encode()), text)
+# --- the stand-in for a tokenizer ------------------------------------------------------------
 
-    def test_the_stand_in_has_the_two_tokens_that_infer_needs_and_every_byte(self):
-        assert (STAND_IN.bos_token_id, STAND_IN.eos_token_id, len(STAND_IN)) == (0, 1, 258)
-        # Tokens beyond have no text.
-        assert STAND_IN.decode([129_000, *AB, 258]) == "ab"
-        # BOS, then "\nFree OCR." of 10 bytes; what strip() takes off is no token.
-        counts = [text_tokens(STAND_IN, each) for each in ("<image>\nFree OCR. ", " ab<image>c ")]
-        assert counts == [11, 1 + 2 + 1]
 
-    def test_a_directorys_own_is_read_and_nothing_of_its_code(self, tmp_path):
-        path = vendor_like.write(tmp_path / "m", modeling_tiny="raise OSError")
-        own, directory = stand_in_tokenizer(), ModelDirectory.read(path)
-        own.save_pretrained(path)
-        tokenizer = load_tokenizer(directory)
-        assert tokenizer.encode("ab", add_special_tokens=False) == AB
-        assert tokenizer.eos_token_id == 1
-        own.eos_token = None
-        own.save_pretrained(path)
-        with pytest.raises(ModelDirectoryError, match="eos_token"):
-            load_tokenizer(directory)
+@pytest.mark.exhaustive
+@given(st.text().filter(lambda text: "<bos>" not in text and "<eos>" not in text))
+def test_the_stand_in_gives_back_what_it_took(text):
+    ids = STAND_IN.encode(text, add_special_tokens=False)
+    assert (len(ids), STAND_IN.decode(ids)) == (len(text.encode()), text)
 
-    @pytest.mark.parametrize("text", ["", "[]", "{}", "no json"])
-    def test_one_that_cannot_be_read_is_named(self, tmp_path, text):
-        directory = ModelDirectory.read(vendor_like.write(tmp_path / "m"))
-        directory.tokenizer_file.write_text(text)
-        with pytest.raises(ModelDirectoryError, match=r"cannot read .*tokenizer\.json"):
-            load_tokenizer(directory)
+
+def test_the_stand_in_has_the_two_tokens_that_infer_needs_and_every_byte():
+    assert (STAND_IN.bos_token_id, STAND_IN.eos_token_id, len(STAND_IN)) == (0, 1, 258)
+    # Tokens beyond have no text.
+    assert STAND_IN.decode([129_000, *AB, 258]) == "ab"
+    # BOS, then "\nFree OCR." of 10 bytes; what strip() takes off is no token.
+    counts = [text_tokens(STAND_IN, each) for each in ("<image>\nFree OCR. ", " ab<image>c ")]
+    assert counts == [11, 1 + 2 + 1]
+
+
+def test_a_directorys_own_is_read_and_nothing_of_its_code(tmp_path):
+    path = vendor_like.write(tmp_path / "m", modeling_tiny="raise OSError")
+    own, directory = stand_in_tokenizer(), ModelDirectory.read(path)
+    own.save_pretrained(path)
+    tokenizer = load_tokenizer(directory)
+    assert tokenizer.encode("ab", add_special_tokens=False) == AB
+    assert tokenizer.eos_token_id == 1
+    own.eos_token = None
+    own.save_pretrained(path)
+    with pytest.raises(ModelDirectoryError, match="eos_token"):
+        load_tokenizer(directory)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "no json"])
+def test_one_that_cannot_be_read_is_named(tmp_path, text):
+    directory = ModelDirectory.read(vendor_like.write(tmp_path / "m"))
+    directory.tokenizer_file.write_text(text)
+    with pytest.raises(ModelDirectoryError, match=r"cannot read .*tokenizer\.json"):
+        load_tokenizer(directory)
 
 
 def transformed(module, picture, mean, std):
@@ -150,212 +155,232 @@ def test_pixels_are_those_of_torchvision(image):
         assert torch.equal(expected, ours)
 
 
-class TestShape:
-    @pytest.mark.parametrize(
-        ("patches", "expected"),
-        [(torch.ones(6, 3, 64, 64), (ViewBatch(6, 64), ViewBatch(1, 128))),
-         (torch.zeros(1, 3, 128, 128), (ViewBatch(1, 128),))],  # a blank patch is no view
+# --- the shape of a pass ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("patches", "expected"),
+    [(torch.ones(6, 3, 64, 64), (ViewBatch(6, 64), ViewBatch(1, 128))),
+     (torch.zeros(1, 3, 128, 128), (ViewBatch(1, 128),))],  # a blank patch is no view
+)  # fmt: skip
+def test_a_pass_is_what_its_inputs_make(patches, expected):
+    called = {
+        "input_ids": torch.zeros(1, 40, dtype=torch.long),
+        "images": [(patches, torch.ones(1, 3, 128, 128))],
+        "images_seq_mask": torch.arange(40)[None] < 30,
+        "images_spatial_crop": torch.tensor([[2, 3]]),
+    }
+    assert PassShape.given(called) == PassShape(1, 40, 30, (2, 3), expected)
+
+
+@pytest.mark.parametrize(
+    "page", [{"page": (1191, 1684)}, {"page": (600, 400)}, {"page": (9, 9), "crop_mode": False}]
+)
+def test_a_planned_pass_is_the_one_that_its_inputs_make(page):
+    # The counted pass: what a trace is called with.
+    workload = DEFAULT.plan(**page, base_size=128, image_size=64)
+    called = DEFAULT.prefill_inputs(CPU, torch.bfloat16, workload)
+    assert PassShape.given(called) == PassShape.planned(workload)
+
+
+def test_what_differs_is_named():
+    workload = DEFAULT.plan(page=(1191, 1684), max_new_tokens=4)
+    shape = PassShape.planned(workload)
+    result = MeasuredInference(
+        PassShape(1, shape.seq_len + 2, shape.visual_tokens, (1, 1), shape.views[1:]),
+        "", 4, {}, (0.1, 0.1), 0.0, 0.0, 0.0, 0,
     )  # fmt: skip
-    def test_a_pass_is_what_its_inputs_make(self, patches, expected):
-        called = {
-            "input_ids": torch.zeros(1, 40, dtype=torch.long),
-            "images": [(patches, torch.ones(1, 3, 128, 128))],
-            "images_seq_mask": torch.arange(40)[None] < 30,
-            "images_spatial_crop": torch.tensor([[2, 3]]),
-        }
-        assert PassShape.given(called) == PassShape(1, 40, 30, (2, 3), expected)
-
-    @pytest.mark.parametrize(
-        "page", [{"page": (1191, 1684)}, {"page": (600, 400)}, {"page": (9, 9), "crop_mode": False}]
+    assert result.differences(workload) == (
+        "infer() ran with seq_len 915, but 913 was counted",
+        "infer() ran with grid 1 x 1, but 2 x 3 was counted",
+        "infer() ran with views 1 x 1024², but 6 x 640² + 1 x 1024² was counted",
+        "infer() ran with decode steps 2, but 3 was counted",
     )
-    def test_a_planned_pass_is_the_one_that_its_inputs_make(self, page):
-        # The counted pass: what a trace is called with.
-        workload = DEFAULT.plan(**page, base_size=128, image_size=64)
-        called = DEFAULT.prefill_inputs(CPU, torch.bfloat16, workload)
-        assert PassShape.given(called) == PassShape.planned(workload)
 
-    def test_what_differs_is_named(self):
-        workload = DEFAULT.plan(page=(1191, 1684), max_new_tokens=4)
-        shape = PassShape.planned(workload)
-        result = MeasuredInference(
-            PassShape(1, shape.seq_len + 2, shape.visual_tokens, (1, 1), shape.views[1:]),
-            "", 4, {}, (0.1, 0.1), 0.0, 0.0, 0.0, 0,
-        )  # fmt: skip
-        assert result.differences(workload) == (
-            "infer() ran with seq_len 915, but 913 was counted",
-            "infer() ran with grid 1 x 1, but 2 x 3 was counted",
-            "infer() ran with views 1 x 1024², but 6 x 640² + 1 x 1024² was counted",
-            "infer() ran with decode steps 2, but 3 was counted",
-        )
+
+# --- what is measured ------------------------------------------------------------------------
 
 
 @pytest.mark.directory
-class TestMeasured:
-    @pytest.mark.exhaustive
-    def test_what_it_ran_is_what_is_counted_and_seconds_go_where_they_were_spent(
-        self, tmp_path, image
-    ):
-        """And all is put back."""
-        importlib.import_module("torch._dynamo")  # which the first generation imports for good
-        settings_of = {"PREPROCESS_SECONDS": "0.2", "AFTERWARDS_SECONDS": "0.3",
-                       "STEP_SECONDS": "0.1"}  # fmt: skip
-        model = loaded(infer_like.write(tmp_path / "m", **settings_of))
-        code = sys.modules[type(model.module).__module__]
+@pytest.mark.exhaustive
+def test_what_it_ran_is_what_is_counted_and_seconds_go_where_they_were_spent(tmp_path, image):
+    """And all is put back."""
+    importlib.import_module("torch._dynamo")  # which the first generation imports for good
+    settings_of = {"PREPROCESS_SECONDS": "0.2", "AFTERWARDS_SECONDS": "0.3",
+                   "STEP_SECONDS": "0.1"}  # fmt: skip
+    model = loaded(infer_like.write(tmp_path / "m", **settings_of))
+    code = sys.modules[type(model.module).__module__]
 
-        def state():
-            layers = torch.nn.Linear, torch.nn.LayerNorm
-            own = [dict(vars(module)) for module in (*layers, *model.module.modules())]
-            return settings(), code.transforms, own
+    def state():
+        layers = torch.nn.Linear, torch.nn.LayerNorm
+        own = [dict(vars(module)) for module in (*layers, *model.module.modules())]
+        return settings(), code.transforms, own
 
-        before = state()
-        found = measure_inference(model, STAND_IN, question(image, tmp_path), DEFAULT)
-        whole = measure_inference(model, STAND_IN, question(image, tmp_path, None), DEFAULT)
-        assert state() == before
-        assert whole.tokens == 5  # infer()'s own limit
-        # 4 x 5 tokens and a separator; BOS and 10 bytes of text.
-        assert found.ran == PassShape(1, 21 + 11, 21, (1, 1), (ViewBatch(1, 256),))
-        counted = DEFAULT.plan(
-            page=(300, 200), base_size=256, image_size=256, crop_mode=False, text_tokens=11,
-            max_new_tokens=3,
-        )  # fmt: skip
-        assert found.differences(counted) == ()
-        assert (found.tokens, len(found.steps)) == (3, 2)
-        # At least the logits of all positions in fp32 and in bfloat16.
-        assert found.ran.seq_len * 1000 * 6 <= found.peak_bytes < 1 << 28
-        assert list(found.prefill) == ["prefill", "sam", "clip", "projector"]
-        assert min(found.prefill.values()) > 0
-        assert min(found.steps) >= 0.1
-        assert found.preprocess_seconds >= 0.2
-        assert found.prefill_seconds + sum(found.steps) <= found.generate_seconds
-        assert found.infer_seconds >= found.preprocess_seconds + found.generate_seconds + 0.3
-
-    @pytest.mark.parametrize(
-        ("changes", "error", "said"),
-        [
-            ({"EXTRA": "None"}, ModelCodeError, r"failed in infer\(\) on cpu: .*TypeError: "),
-            ({"modeling": f"{infer_like.MODELING}\n    def infer(self, *_, **__):\n        pass\n"},
-             ModelCodeError, r"did not call generate\(\)"),
-            ({"modeling": infer_like.MODELING.replace("def infer(", "def read(")}, ConfigError,
-             r"DeepseekOCRForCausalLM .* has no infer\(\)"),
-        ],
+    before = state()
+    found = measure_inference(model, STAND_IN, question(image, tmp_path), DEFAULT)
+    whole = measure_inference(model, STAND_IN, question(image, tmp_path, None), DEFAULT)
+    assert state() == before
+    assert whole.tokens == 5  # infer()'s own limit
+    # 4 x 5 tokens and a separator; BOS and 10 bytes of text.
+    assert found.ran == PassShape(1, 21 + 11, 21, (1, 1), (ViewBatch(1, 256),))
+    counted = DEFAULT.plan(
+        page=(300, 200), base_size=256, image_size=256, crop_mode=False, text_tokens=11,
+        max_new_tokens=3,
     )  # fmt: skip
-    def test_a_model_that_does_not_generate_is_refused_in_one_line(
-        self, tmp_path, image, changes, error, said
-    ):
-        model = loaded(infer_like.write(tmp_path / "m", **changes))
-        with pytest.raises(error, match=said):
-            measure_inference(model, STAND_IN, question(image, tmp_path), DEFAULT)
+    assert found.differences(counted) == ()
+    assert (found.tokens, len(found.steps)) == (3, 2)
+    # At least the logits of all positions in fp32 and in bfloat16.
+    assert found.ran.seq_len * 1000 * 6 <= found.peak_bytes < 1 << 28
+    assert list(found.prefill) == ["prefill", "sam", "clip", "projector"]
+    assert min(found.prefill.values()) > 0
+    assert min(found.steps) >= 0.1
+    assert found.preprocess_seconds >= 0.2
+    assert found.prefill_seconds + sum(found.steps) <= found.generate_seconds
+    assert found.infer_seconds >= found.preprocess_seconds + found.generate_seconds + 0.3
 
 
 @pytest.mark.directory
-class TestCommand:
-    @pytest.mark.exhaustive
-    def test_costs_stand_beside_what_was_measured(self, infer, tmp_path):
-        out, err = infer("--max-new-tokens", 3)
-        assert (err, "not to be heard" in out) == ("", False)
-        assert "Trial: the weights are random, so the text means nothing" in out
-        assert "the tokenizer is a stand-in" in out
-        report = json.loads((tmp_path / "o/infer_one.json").read_text())
-        jsonschema.validate(report, documents.schemas()["schema-infer.json"])
-        expected = {"command": "infer", "weights": "random", "tokenizer": "stand-in",
-                    "differences": [], "tokens": 3}  # fmt: skip
-        assert {key: report[key] for key in expected} == expected
-        assert (report["workload"]["seq_len"], report["workload"]["max_new_tokens"]) == (32, 3)
-        assert list(report["stages"]) == list(DEFAULT.stage_names)
-        seconds = [each["seconds"] for each in report["stages"].values()]
-        assert min(each["measured"] for each in seconds) > 0
-        assert {each["predicted"] for each in seconds} == {None}
-        peak = report["peak_bytes"]
-        assert peak["error"] == pytest.approx(peak["predicted"] / peak["measured"] - 1, abs=1e-9)
-        assert abs(peak["error"]) < 0.05
-        assert (tmp_path / "o/result.txt").read_text() == report["text"] + "\n"
-        assert "| decode, 2 steps |" in (tmp_path / "o/infer_one.md").read_text()
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"EXTRA": "None"}, ModelCodeError, r"failed in infer\(\) on cpu: .*TypeError: "),
+        ({"modeling": f"{infer_like.MODELING}\n    def infer(self, *_, **__):\n        pass\n"},
+         ModelCodeError, r"did not call generate\(\)"),
+        ({"modeling": infer_like.MODELING.replace("def infer(", "def read(")}, ConfigError,
+         r"DeepseekOCRForCausalLM .* has no infer\(\)"),
+    ],
+)  # fmt: skip
+def test_a_model_that_does_not_generate_is_refused_in_one_line(
+    tmp_path, image, changes, error, said
+):
+    model = loaded(infer_like.write(tmp_path / "m", **changes))
+    with pytest.raises(error, match=said):
+        measure_inference(model, STAND_IN, question(image, tmp_path), DEFAULT)
 
-    def test_counts_are_those_of_the_main_job(self, infer, capsys, tmp_path, image):
-        view = ("--base-size", 128, "--image-size", 128, "--crop-mode", 0)
-        report = json.loads(infer("--max-new-tokens", 3, "--format", "json", view=view)[0])
-        _, out, _ = run(
-            capsys, "--model", tmp_path / "m", "--trust-remote-code", "--engine", "analytic",
-            "--image", image, *view, "--text-tokens", 11, "--max-new-tokens", 3,
-            "--output", tmp_path / "a", "--format", "json",
-        )  # fmt: skip
-        counted, decode = json.loads(out), report["stages"].pop("decode")
-        counted["stages"].pop("decode", None)
-        ours = {name: (each["flops"], each["calls"]) for name, each in report["stages"].items()}
-        assert ours == {name: (each["flops"], 1) for name, each in counted["stages"].items()}
-        page = counted["total"]
-        assert (decode["flops"], decode["calls"]) == (page["batch"]["flops"] - page["flops"], 2)
-        rate = decode["flops"] / decode["seconds"]["measured"]
-        assert decode["flops_per_second"] == pytest.approx(rate)
 
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize(
-        ("arguments", "stages", "tokens"),
-        [
-            ((), [*DEFAULT.stage_names], 16),  # a trial ends by itself
-            (("--max-new-tokens", 1), [*DEFAULT.stage_names][:-1], 1),
-            (("--max-new-tokens", 2, "--save-results", 1), [*DEFAULT.stage_names], 2),
-        ],
-    )
-    def test_what_a_call_runs(self, infer, tmp_path, arguments, stages, tokens):
-        report = json.loads(infer(*arguments, "--format", "json")[0])
-        assert (list(report["stages"]), report["tokens"]) == (stages, tokens)
-        assert (report["next_token_seconds"] is None) == (tokens == 1)
-        assert (tmp_path / "o/result.mmd").exists() is ("--save-results" in arguments)
+# --- the command -----------------------------------------------------------------------------
 
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize(
-        ("arguments", "code", "said", "warning"),
-        [
-            # A pass that is another is named.
-            (("--max-new-tokens", 2), {"EXTRA": "[5, 5]"},
-             "Differs: infer() ran with seq_len 34, but 32 was counted",
-             "dsocr-analyze: warning: infer() ran with seq_len 34, but 32 was counted\n"),
-            # The text alone can be had, up to the token that ends it, after the prompt's 32.
-            (("--format", "text"),
-             {"ENDS_WITH": f"lambda ids: torch.tensor([[{[*AB, 1]}[ids.shape[1] - 32]]])"},
-             "ab\n", ""),
-        ],
+
+@pytest.mark.directory
+@pytest.mark.exhaustive
+def test_costs_stand_beside_what_was_measured(infer, tmp_path):
+    out, err = infer("--max-new-tokens", 3)
+    assert (err, "not to be heard" in out) == ("", False)
+    assert "Trial: the weights are random, so the text means nothing" in out
+    assert "the tokenizer is a stand-in" in out
+    report = json.loads((tmp_path / "o/infer_one.json").read_text())
+    jsonschema.validate(report, documents.schemas()["schema-infer.json"])
+    expected = {"command": "infer", "weights": "random", "tokenizer": "stand-in",
+                "differences": [], "tokens": 3}  # fmt: skip
+    assert {key: report[key] for key in expected} == expected
+    assert (report["workload"]["seq_len"], report["workload"]["max_new_tokens"]) == (32, 3)
+    assert list(report["stages"]) == list(DEFAULT.stage_names)
+    seconds = [each["seconds"] for each in report["stages"].values()]
+    assert min(each["measured"] for each in seconds) > 0
+    assert {each["predicted"] for each in seconds} == {None}
+    peak = report["peak_bytes"]
+    assert peak["error"] == pytest.approx(peak["predicted"] / peak["measured"] - 1, abs=1e-9)
+    assert abs(peak["error"]) < 0.05
+    assert (tmp_path / "o/result.txt").read_text() == report["text"] + "\n"
+    assert "| decode, 2 steps |" in (tmp_path / "o/infer_one.md").read_text()
+
+
+@pytest.mark.directory
+def test_counts_are_those_of_the_main_job(infer, capsys, tmp_path, image):
+    view = ("--base-size", 128, "--image-size", 128, "--crop-mode", 0)
+    report = json.loads(infer("--max-new-tokens", 3, "--format", "json", view=view)[0])
+    _, out, _ = run(
+        capsys, "--model", tmp_path / "m", "--trust-remote-code", "--engine", "analytic",
+        "--image", image, *view, "--text-tokens", 11, "--max-new-tokens", 3,
+        "--output", tmp_path / "a", "--format", "json",
     )  # fmt: skip
-    def test_what_it_says(self, infer, arguments, code, said, warning):
-        out, err = infer(*arguments, **code)
-        assert said in out
-        assert err == warning
+    counted, decode = json.loads(out), report["stages"].pop("decode")
+    counted["stages"].pop("decode", None)
+    ours = {name: (each["flops"], each["calls"]) for name, each in report["stages"].items()}
+    assert ours == {name: (each["flops"], 1) for name, each in counted["stages"].items()}
+    page = counted["total"]
+    assert (decode["flops"], decode["calls"]) == (page["batch"]["flops"] - page["flops"], 2)
+    rate = decode["flops"] / decode["seconds"]["measured"]
+    assert decode["flops_per_second"] == pytest.approx(rate)
 
-    @pytest.mark.exhaustive
-    def test_an_image_that_the_model_takes_for_none_is_named(self, infer, image):
-        # Published code looks at no image whose pixels sum to zero, as these do.
-        Image.linear_gradient("L").convert("RGB").save(image)
-        out, err = infer("--format", "json")
-        assert "views none, but 1 x 256² was counted" in err
-        assert list(json.loads(out)["stages"]) == ["prefill", "decode"]
 
-    @pytest.mark.exhaustive
-    def test_a_directorys_weights_and_tokenizer_are_used(self, infer, tmp_path):
-        path = infer_like.write(tmp_path / "m")
-        save_file(
-            {name: p.contiguous() for name, p in loaded(path).module.named_parameters()},
-            path / "model.safetensors",
-        )
-        STAND_IN.save_pretrained(path)
-        out, _ = infer("--max-new-tokens", 2, "--format", "json", trial=TRIAL[1:])
-        report = json.loads(out)
-        assert report["weights"] == report["model"]["weights"] == "checkpoint"
-        assert report["tokenizer"] == "directory"
+@pytest.mark.directory
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("arguments", "stages", "tokens"),
+    [
+        ((), [*DEFAULT.stage_names], 16),  # a trial ends by itself
+        (("--max-new-tokens", 1), [*DEFAULT.stage_names][:-1], 1),
+        (("--max-new-tokens", 2, "--save-results", 1), [*DEFAULT.stage_names], 2),
+    ],
+)
+def test_what_a_call_runs(infer, tmp_path, arguments, stages, tokens):
+    report = json.loads(infer(*arguments, "--format", "json")[0])
+    assert (list(report["stages"]), report["tokens"]) == (stages, tokens)
+    assert (report["next_token_seconds"] is None) == (tokens == 1)
+    assert (tmp_path / "o/result.mmd").exists() is ("--save-results" in arguments)
 
-    @pytest.mark.exhaustive
-    def test_the_seed_script_takes_the_seeds_options(self, tmp_path, image):
-        arguments = [
-            "--model", infer_like.write(tmp_path / "m"), "-i", image, "-o", tmp_path / "o",
-            "--prompt", PROMPT, "--max-new-tokens", "2", *TRIAL, *map(str, SMALL_VIEW),
-        ]  # fmt: skip
-        script = ROOT / "scripts/deepseek-ocr-infer-one.py"
-        done = subprocess.run(
-            [sys.executable, script, *arguments], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("Ran: infer() of model directory m ")
-        assert (tmp_path / "o/result.txt").exists()
+
+@pytest.mark.directory
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("arguments", "code", "said", "warning"),
+    [
+        # A pass that is another is named.
+        (("--max-new-tokens", 2), {"EXTRA": "[5, 5]"},
+         "Differs: infer() ran with seq_len 34, but 32 was counted",
+         "dsocr-analyze: warning: infer() ran with seq_len 34, but 32 was counted\n"),
+        # The text alone can be had, up to the token that ends it, after the prompt's 32.
+        (("--format", "text"),
+         {"ENDS_WITH": f"lambda ids: torch.tensor([[{[*AB, 1]}[ids.shape[1] - 32]]])"},
+         "ab\n", ""),
+    ],
+)  # fmt: skip
+def test_what_it_says(infer, arguments, code, said, warning):
+    out, err = infer(*arguments, **code)
+    assert said in out
+    assert err == warning
+
+
+@pytest.mark.directory
+@pytest.mark.exhaustive
+def test_an_image_that_the_model_takes_for_none_is_named(infer, image):
+    # Published code looks at no image whose pixels sum to zero, as these do.
+    Image.linear_gradient("L").convert("RGB").save(image)
+    out, err = infer("--format", "json")
+    assert "views none, but 1 x 256² was counted" in err
+    assert list(json.loads(out)["stages"]) == ["prefill", "decode"]
+
+
+@pytest.mark.directory
+@pytest.mark.exhaustive
+def test_a_directorys_weights_and_tokenizer_are_used(infer, tmp_path):
+    path = infer_like.write(tmp_path / "m")
+    save_file(
+        {name: p.contiguous() for name, p in loaded(path).module.named_parameters()},
+        path / "model.safetensors",
+    )
+    STAND_IN.save_pretrained(path)
+    out, _ = infer("--max-new-tokens", 2, "--format", "json", trial=TRIAL[1:])
+    report = json.loads(out)
+    assert report["weights"] == report["model"]["weights"] == "checkpoint"
+    assert report["tokenizer"] == "directory"
+
+
+@pytest.mark.directory
+@pytest.mark.exhaustive
+def test_the_seed_script_takes_the_seeds_options(tmp_path, image):
+    arguments = [
+        "--model", infer_like.write(tmp_path / "m"), "-i", image, "-o", tmp_path / "o",
+        "--prompt", PROMPT, "--max-new-tokens", "2", *TRIAL, *map(str, SMALL_VIEW),
+    ]  # fmt: skip
+    script = ROOT / "scripts/deepseek-ocr-infer-one.py"
+    done = subprocess.run(
+        [sys.executable, script, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Ran: infer() of model directory m ")
+    assert (tmp_path / "o/result.txt").exists()
 
 
 def asked(**page):
@@ -367,128 +392,135 @@ def meta():
     return DeepSeekOCRSession.from_local()
 
 
-class TestPrediction:
-    @pytest.fixture
-    def session_on(self, meta, monkeypatch):
-        """Makes a session on `meta` that is said to be on a GPU: nothing of it runs."""
+# --- predictions -----------------------------------------------------------------------------
 
-        def make(name="NVIDIA H100 80GB HBM3"):
-            monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
-            return DeepSeekOCRSession(replace(meta.loaded, device=torch.device("cuda", 0)))
 
-        return make
+@pytest.fixture
+def session_on(meta, monkeypatch):
+    """Makes a session on `meta` that is said to be on a GPU: nothing of it runs."""
 
-    @pytest.mark.exhaustive
-    def test_it_is_that_of_the_device_that_ran(self, session_on, capsys):
-        request = asked(page=(1191, 1684), max_new_tokens=100)
-        entry = device_runs.predicted_seconds(session_on(), request, None)
-        _, out, _ = run(
-            capsys, "time", "h100-sxm", "--runtime", "eager", "--page", "1191x1684",
-            "--max-new-tokens", 100, "--concurrency", 1, "--format", "json",
-        )  # fmt: skip
-        assert entry == msgspec.convert(json.loads(out)["time"][0], timing.TimeEntry)
+    def make(name="NVIDIA H100 80GB HBM3"):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+        return DeepSeekOCRSession(replace(meta.loaded, device=torch.device("cuda", 0)))
 
-    def test_a_device_without_a_profile_has_none_and_says_so(self, meta, session_on, capsys):
-        said = []
-        for session in (session_on("Some GPU"), meta):
-            assert device_runs.predicted_seconds(session, asked(page=(9, 9)), None) is None
-            said.append(capsys.readouterr().err)
-        assert "no seconds are predicted: there is no profile of Some GPU" in said[0]
-        assert said[1] == ""
+    return make
 
-    def test_errors_are_relative_to_what_was_measured(self, session_on):
-        session, request = session_on(), asked(page=(1191, 1684), max_new_tokens=3)
-        entry, workload = device_runs.predicted_seconds(session, request, None), request.workload
-        prefill = {name: 2 * each.seconds for name, each in entry.stages.items()}
-        del prefill["decode"]
-        steps = (entry.tpot_seconds / 2,) * 2
-        passes = sum(prefill.values()) + sum(steps)
-        measured = MeasuredInference(
-            ran=PassShape.planned(workload), text="", tokens=3, prefill=prefill, steps=steps,
-            preprocess_seconds=1.0, generate_seconds=passes + entry.tpot_seconds,
-            infer_seconds=4 * entry.page_seconds, peak_bytes=1000,
-        )  # fmt: skip
-        figures = session.composed(workload)
-        report = device_runs.inference_report(
-            session, question(Path("page.png"), Path()), measured, workload, entry,
-            has_own_tokenizer=True,
-        )  # fmt: skip
-        errors = {name: each.seconds.error for name, each in report.stages.items()}
-        others = {name: getattr(report, name).error
-                  for name in ("next_token_seconds", "infer_seconds", "peak_bytes")}  # fmt: skip
-        assert errors | others == pytest.approx({
-            **dict.fromkeys(prefill, -0.5), "decode": 1.0,
-            # Besides its passes, generate took one more step's time: half of it after each step.
-            "next_token_seconds": 0.0, "infer_seconds": -0.75,
-            "peak_bytes": figures.memory.peak.nbytes / 1000 - 1,
-        })  # fmt: skip
-        assert report.first_token_seconds.measured == 1.0 + sum(prefill.values())
-        assert report.tokens_per_second == pytest.approx(3 / (4 * entry.page_seconds))
-        stages, page, memory = inference_tables(report)
-        assert page.title == "The page; predicted: h100-sxm"
-        *parts, total = stages.rows
-        moved = bytes_text(figures.batch.bytes_moved)
-        assert total[:4] == ("all passes", scaled(figures.batch.flops), moved, seconds_text(passes))
-        assert (len(parts), memory.rows[0][2]) == (5, "6.672 GB")
+
+@pytest.mark.exhaustive
+def test_it_is_that_of_the_device_that_ran(session_on, capsys):
+    request = asked(page=(1191, 1684), max_new_tokens=100)
+    entry = device_runs.predicted_seconds(session_on(), request, None)
+    _, out, _ = run(
+        capsys, "time", "h100-sxm", "--runtime", "eager", "--page", "1191x1684",
+        "--max-new-tokens", 100, "--concurrency", 1, "--format", "json",
+    )  # fmt: skip
+    assert entry == msgspec.convert(json.loads(out)["time"][0], timing.TimeEntry)
+
+
+def test_a_device_without_a_profile_has_none_and_says_so(meta, session_on, capsys):
+    said = []
+    for session in (session_on("Some GPU"), meta):
+        assert device_runs.predicted_seconds(session, asked(page=(9, 9)), None) is None
+        said.append(capsys.readouterr().err)
+    assert "no seconds are predicted: there is no profile of Some GPU" in said[0]
+    assert said[1] == ""
+
+
+def test_errors_are_relative_to_what_was_measured(session_on):
+    session, request = session_on(), asked(page=(1191, 1684), max_new_tokens=3)
+    entry, workload = device_runs.predicted_seconds(session, request, None), request.workload
+    prefill = {name: 2 * each.seconds for name, each in entry.stages.items()}
+    del prefill["decode"]
+    steps = (entry.tpot_seconds / 2,) * 2
+    passes = sum(prefill.values()) + sum(steps)
+    measured = MeasuredInference(
+        ran=PassShape.planned(workload), text="", tokens=3, prefill=prefill, steps=steps,
+        preprocess_seconds=1.0, generate_seconds=passes + entry.tpot_seconds,
+        infer_seconds=4 * entry.page_seconds, peak_bytes=1000,
+    )  # fmt: skip
+    figures = session.composed(workload)
+    report = device_runs.inference_report(
+        session, question(Path("page.png"), Path()), measured, workload, entry,
+        has_own_tokenizer=True,
+    )  # fmt: skip
+    errors = {name: each.seconds.error for name, each in report.stages.items()}
+    others = {name: getattr(report, name).error
+              for name in ("next_token_seconds", "infer_seconds", "peak_bytes")}  # fmt: skip
+    assert errors | others == pytest.approx({
+        **dict.fromkeys(prefill, -0.5), "decode": 1.0,
+        # Besides its passes, generate took one more step's time: half of it after each step.
+        "next_token_seconds": 0.0, "infer_seconds": -0.75,
+        "peak_bytes": figures.memory.peak.nbytes / 1000 - 1,
+    })  # fmt: skip
+    assert report.first_token_seconds.measured == 1.0 + sum(prefill.values())
+    assert report.tokens_per_second == pytest.approx(3 / (4 * entry.page_seconds))
+    stages, page, memory = inference_tables(report)
+    assert page.title == "The page; predicted: h100-sxm"
+    *parts, total = stages.rows
+    moved = bytes_text(figures.batch.bytes_moved)
+    assert total[:4] == ("all passes", scaled(figures.batch.flops), moved, seconds_text(passes))
+    assert (len(parts), memory.rows[0][2]) == (5, "6.672 GB")
 
 
 MISSING = f"cuda:{torch.cuda.device_count()}"
 TRIED = "--model m --image page.png --random-weights --output o"
 
 
-class TestRefusals:
-    @pytest.mark.parametrize(
-        ("arguments", "parts"),
-        [
-            ("", ["--image"]),
-            ("--image page.png --random-weights", ["reference has no infer()", "--model"]),
-            ("--image page.png --model reference --random-weights",
-             ["reference has no infer()", "--model"]),
-            ("--model m --image none.png --random-weights", ["no image", "none.png"]),
-            ("--model m --image empty.png --random-weights", ["not an image", "empty.png"]),
-            ("--model m --image header.png --random-weights", ["cannot read", "header.png"]),
-            ("--model m --image short.png --random-weights --trust-remote-code",
-             ["short.png", "truncated"]),
-            ("--model m --image page.png", ["no weights", "--random-weights"]),
-            ("--model weights --image page.png", ["tokenizer.json", "--random-weights"]),
-            # Before the model is built.
-            ("--model raises --image page.png --output o --random-weights --trust-remote-code",
-             ["cannot read"]),
-            pytest.param("--model untrusted --image page.png --output o --random-weights",
-                         ["--trust-remote-code"], marks=pytest.mark.directory),
-            (f"{TRIED} --device {MISSING}", [f"--device '{MISSING}' does not exist", "use cpu\n"]),
-            (f"{TRIED} --device meta", ["computes nothing"]),
-            (f"{TRIED} --device cpu --use-flash-attn 1", ["--use-flash-attn 0"]),
-            (f"{TRIED} --prompt 'Free OCR.'", ["--prompt 'Free OCR.' contains <image> 0 times"]),
-            (f"{TRIED} --prompt '<image><image>'", ["contains <image> 2 times; give it once"]),
-            (f"{TRIED} --max-new-tokens 0", ["--max-new-tokens 0"]),
-            (f"{TRIED} --base-size 1", ["--base-size 1"]),
-            (f"{TRIED} --crop-mode 2", ["--crop-mode 2"]),
-            (f"{TRIED} --save-results 2", ["--save-results 2"]),
-            (f"{TRIED} --format xml", ["--format 'xml'"]),
-        ],
-    )  # fmt: skip
-    def test_what_is_impossible_is_refused_in_one_line(
-        self, capsys, tmp_path, monkeypatch, image, arguments, parts
-    ):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-        for name, content in (("empty", b""), ("header", b"\x89PNG\r\n\x1a\n"),
-                              ("short", image.read_bytes()[:-200])):  # fmt: skip
-            Path(f"{name}.png").write_bytes(content)
-        for name in {"m", "weights", "raises", "untrusted"} & set(arguments.split()):
-            code = infer_like.MODELING if name in ("m", "weights") else "raise OSError('it ran')"
-            infer_like.write(Path(name), modeling=code)
-            if name in ("weights", "raises"):
-                file = "model.safetensors" if name == "weights" else "tokenizer.json"
-                Path(name, file).write_text("{}")
-        code, out, err = run(capsys, "infer", *shlex.split(arguments))
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        assert all(part in err for part in parts)
-        assert "it ran" not in err
+# --- what is refused -------------------------------------------------------------------------
 
 
-# --- published code ------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ("", ["--image"]),
+        ("--image page.png --random-weights", ["reference has no infer()", "--model"]),
+        ("--image page.png --model reference --random-weights",
+         ["reference has no infer()", "--model"]),
+        ("--model m --image none.png --random-weights", ["no image", "none.png"]),
+        ("--model m --image empty.png --random-weights", ["not an image", "empty.png"]),
+        ("--model m --image header.png --random-weights", ["cannot read", "header.png"]),
+        ("--model m --image short.png --random-weights --trust-remote-code",
+         ["short.png", "truncated"]),
+        ("--model m --image page.png", ["no weights", "--random-weights"]),
+        ("--model weights --image page.png", ["tokenizer.json", "--random-weights"]),
+        # Before the model is built.
+        ("--model raises --image page.png --output o --random-weights --trust-remote-code",
+         ["cannot read"]),
+        pytest.param("--model untrusted --image page.png --output o --random-weights",
+                     ["--trust-remote-code"], marks=pytest.mark.directory),
+        (f"{TRIED} --device {MISSING}", [f"--device '{MISSING}' does not exist", "use cpu\n"]),
+        (f"{TRIED} --device meta", ["computes nothing"]),
+        (f"{TRIED} --device cpu --use-flash-attn 1", ["--use-flash-attn 0"]),
+        (f"{TRIED} --prompt 'Free OCR.'", ["--prompt 'Free OCR.' contains <image> 0 times"]),
+        (f"{TRIED} --prompt '<image><image>'", ["contains <image> 2 times; give it once"]),
+        (f"{TRIED} --max-new-tokens 0", ["--max-new-tokens 0"]),
+        (f"{TRIED} --base-size 1", ["--base-size 1"]),
+        (f"{TRIED} --crop-mode 2", ["--crop-mode 2"]),
+        (f"{TRIED} --save-results 2", ["--save-results 2"]),
+        (f"{TRIED} --format xml", ["--format 'xml'"]),
+    ],
+)  # fmt: skip
+def test_what_is_impossible_is_refused_in_one_line(
+    capsys, tmp_path, monkeypatch, image, arguments, parts
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name, content in (("empty", b""), ("header", b"\x89PNG\r\n\x1a\n"),
+                          ("short", image.read_bytes()[:-200])):  # fmt: skip
+        Path(f"{name}.png").write_bytes(content)
+    for name in {"m", "weights", "raises", "untrusted"} & set(arguments.split()):
+        code = infer_like.MODELING if name in ("m", "weights") else "raise OSError('it ran')"
+        infer_like.write(Path(name), modeling=code)
+        if name in ("weights", "raises"):
+            file = "model.safetensors" if name == "weights" else "tokenizer.json"
+            Path(name, file).write_text("{}")
+    code, out, err = run(capsys, "infer", *shlex.split(arguments))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert all(part in err for part in parts)
+    assert "it ran" not in err
+
+
+# --- published code --------------------------------------------------------------------------
 
 # The vision side has published sizes whatever a config says, and the id of the image's token is
 # 128815 in code; everything else is small.

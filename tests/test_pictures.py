@@ -179,230 +179,245 @@ def test_the_heading_names_all_that_is_fixed_and_the_axis_what_differs(
     assert ticks in (None, ticks_of(picture))
 
 
-class TestStages:
-    """compare --plot."""
+# --- compare --plot --------------------------------------------------------------------------
 
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize(("quantity", "unit"), [("flops", "FLOPs"), ("bytes", "B")])
-    def test_segments_are_the_numbers_of_the_json(self, draw, quantity, unit):
-        picture, out = draw("compare tiny gundam --page a4@150 --max-new-tokens 300 --format json"
-                            f" --quantity {quantity}")  # fmt: skip
-        columns = [column["figures"] for column in json.loads(out)["columns"]]
-        for figures, stack in zip(columns, stacks_of(picture), strict=True):
-            whole, passed = (figures[f"{name}_{quantity}"] for name in ("page", "prefill_pass"))
-            assert (sum(stack[:-1]), stack[-1]) == (passed, whole - passed)
-            if quantity == "flops":
-                assert list(stack[:-1]) == [figures[f"{name}_flops"] for name in STAGES[:-1]]
-        totals = [figures[f"page_{quantity}"] for figures in columns]
-        scale = scale_of(max(totals), unit)
-        assert values_of(picture)[: len(totals)] == list(map(scale.text, totals))
-        assert picture.axes.get_ylabel().endswith(f"[{scale.unit}]")
-        assert ticks_of(picture) == ["tiny", "gundam"]
-        assert legend_of(picture) == [*STAGES[:-1], "decode (299 steps)"]
 
-    @pytest.mark.exhaustive
-    def test_a_page_is_its_share_of_the_batch(self, draw):
-        picture, out = draw("compare tiny --batch-size 7 --format json")
-        [stack] = stacks_of(picture)
-        [column] = json.loads(out)["columns"]
-        assert sum(stack) == pytest.approx(column["figures"]["page_flops"], rel=1e-15)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("quantity", "unit"), [("flops", "FLOPs"), ("bytes", "B")])
+def test_segments_are_the_numbers_of_the_json(draw, quantity, unit):
+    picture, out = draw("compare tiny gundam --page a4@150 --max-new-tokens 300 --format json"
+                        f" --quantity {quantity}")  # fmt: skip
+    columns = [column["figures"] for column in json.loads(out)["columns"]]
+    for figures, stack in zip(columns, stacks_of(picture), strict=True):
+        whole, passed = (figures[f"{name}_{quantity}"] for name in ("page", "prefill_pass"))
+        assert (sum(stack[:-1]), stack[-1]) == (passed, whole - passed)
+        if quantity == "flops":
+            assert list(stack[:-1]) == [figures[f"{name}_flops"] for name in STAGES[:-1]]
+    totals = [figures[f"page_{quantity}"] for figures in columns]
+    scale = scale_of(max(totals), unit)
+    assert values_of(picture)[: len(totals)] == list(map(scale.text, totals))
+    assert picture.axes.get_ylabel().endswith(f"[{scale.unit}]")
+    assert ticks_of(picture) == ["tiny", "gundam"]
+    assert legend_of(picture) == [*STAGES[:-1], "decode (299 steps)"]
 
-    @pytest.mark.exhaustive
-    def test_shares_stand_in_segments_that_have_room(self, draw):
-        picture, out = draw("compare gundam base")
-        assert out.endswith("wrote drawn.png\n")
-        for place, stack in enumerate(stacks_of(picture)):
-            shares = {table.percent_text(part / sum(stack)): part for part in stack}
-            written = {
-                " ".join(re.sub("[()]", "", text.get_text()).split()[-2:])
-                for text in picture.axes.texts[2:] if round(text.get_position()[0]) == place
-            }  # fmt: skip
-            assert len(written) >= 2
-            assert written <= shares.keys() - {min(shares, key=shares.get)}  # the projector's
 
-    @pytest.mark.exhaustive
-    def test_seconds_are_those_of_the_page_alone(self, draw):
-        picture, out = draw("compare tiny gundam --gpu h100,l4 --quantity seconds --format json")
-        expected = [
-            column["figures"][f"{gpu}_serving_page_seconds"]
-            for column in json.loads(out)["columns"] for gpu in ("h100_sxm", "l4")
-        ]  # fmt: skip
-        assert list(map(sum, stacks_of(picture))) == pytest.approx(expected, rel=1e-12)
-        assert values_of(picture)[:4] == [f"{each:#.4g}" for each in expected]
-        assert ticks_of(picture) == ["tiny\nh100-sxm", "tiny\nl4", "gundam\nh100-sxm", "gundam\nl4"]
-        assert legend_of(picture)[-1] == tables.OUTSIDE
-        assert re.search("^(?!.*batch).*serving by vllm", heading_of(picture))
+@pytest.mark.exhaustive
+def test_a_page_is_its_share_of_the_batch(draw):
+    picture, out = draw("compare tiny --batch-size 7 --format json")
+    [stack] = stacks_of(picture)
+    [column] = json.loads(out)["columns"]
+    assert sum(stack) == pytest.approx(column["figures"]["page_flops"], rel=1e-15)
 
-    @pytest.mark.exhaustive
-    def test_saved_reports_say_what_their_names_do_not(self, draw, capsys):
-        run(capsys, "--engine", "analytic", "-q", "--json", "a5.json", "--page", "a5")
-        picture, _ = draw("compare plain.json a5.json")
-        assert [label.replace("\n", " ") for label in ticks_of(picture)] == [
-            "plain.json page of 1240 x 1754 pixels tiny mode",
-            "a5.json page of 874 x 1240 pixels gundam mode",
-        ]
 
-    @pytest.mark.exhaustive
-    def test_stages_of_several_architectures_keep_their_colours(self, draw):
-        picture, _ = draw(f"compare {' '.join(ARCHITECTURES)}")
-        names = [label.split(" ")[0] for label in legend_of(picture)]
-        assert names == ["sam", "clip", "encoder", "projector", "prefill", "decode"]
-        colours = tables.stage_colours(names)
-        for name, bars in zip(names, picture.axes.containers, strict=True):
-            assert {to_hex(bar.get_facecolor()) for bar in bars} == {colours[name]}
-        assert len({bars[0].get_hatch() for bars in picture.axes.containers}) == len(names)
+@pytest.mark.exhaustive
+def test_shares_stand_in_segments_that_have_room(draw):
+    picture, out = draw("compare gundam base")
+    assert out.endswith("wrote drawn.png\n")
+    for place, stack in enumerate(stacks_of(picture)):
+        shares = {table.percent_text(part / sum(stack)): part for part in stack}
+        written = {
+            " ".join(re.sub("[()]", "", text.get_text()).split()[-2:])
+            for text in picture.axes.texts[2:] if round(text.get_position()[0]) == place
+        }  # fmt: skip
+        assert len(written) >= 2
+        assert written <= shares.keys() - {min(shares, key=shares.get)}  # the projector's
 
-    @pytest.mark.exhaustive
-    def test_models_that_read_no_pages_have_prompts(self):
-        none = dict.fromkeys(("page", "base_size", "image_size", "crop_mode", "grid", "views"))
-        report = document.build_report(FIGURES, None, CREATED)
-        report = replace(report, workload=replace(report.workload, **none, prompt_pages=None))
-        picture = stage_picture([ChartedReport("_mine", report)], "flops")
-        assert_readable(picture)
-        assert picture.title == "FLOPs of one prompt, stage by stage"
-        assert [label.split(" ")[0] for label in legend_of(picture)] == list(report.stages)
-        assert re.search("^(?!.*page).*83 prompt tokens", heading_of(picture))
 
-    @pytest.mark.exhaustive
-    def test_reports_of_version_1_are_drawn(self, draw):
-        Path("old.json").write_bytes(gzip.decompress(OLD.read_bytes()))
-        picture, out = draw("compare old.json --quantity bytes --format json")
-        [column] = json.loads(out)["columns"]
-        whole = pytest.approx(column["figures"]["page_bytes"])
-        assert list(map(sum, stacks_of(picture))) == [whole]
+@pytest.mark.exhaustive
+def test_seconds_are_those_of_the_page_alone(draw):
+    picture, out = draw("compare tiny gundam --gpu h100,l4 --quantity seconds --format json")
+    expected = [
+        column["figures"][f"{gpu}_serving_page_seconds"]
+        for column in json.loads(out)["columns"] for gpu in ("h100_sxm", "l4")
+    ]  # fmt: skip
+    assert list(map(sum, stacks_of(picture))) == pytest.approx(expected, rel=1e-12)
+    assert values_of(picture)[:4] == [f"{each:#.4g}" for each in expected]
+    assert ticks_of(picture) == ["tiny\nh100-sxm", "tiny\nl4", "gundam\nh100-sxm", "gundam\nl4"]
+    assert legend_of(picture)[-1] == tables.OUTSIDE
+    assert re.search("^(?!.*batch).*serving by vllm", heading_of(picture))
 
-    @sampled("name", ["base", "a-long-name/of some/folder, with words.json", "64"], first(1))
-    @sampled(
-        ("count", "inches"),
-        [(10, 1.2 + 10 * 0.75), (1, 8.0), (2, 8.0), (12, 1.2 + 12 * 0.75), (MOST_BARS, 16.0)],
-        first(1),
+
+@pytest.mark.exhaustive
+def test_saved_reports_say_what_their_names_do_not(draw, capsys):
+    run(capsys, "--engine", "analytic", "-q", "--json", "a5.json", "--page", "a5")
+    picture, _ = draw("compare plain.json a5.json")
+    assert [label.replace("\n", " ") for label in ticks_of(picture)] == [
+        "plain.json page of 1240 x 1754 pixels tiny mode",
+        "a5.json page of 874 x 1240 pixels gundam mode",
+    ]
+
+
+@pytest.mark.exhaustive
+def test_stages_of_several_architectures_keep_their_colours(draw):
+    picture, _ = draw(f"compare {' '.join(ARCHITECTURES)}")
+    names = [label.split(" ")[0] for label in legend_of(picture)]
+    assert names == ["sam", "clip", "encoder", "projector", "prefill", "decode"]
+    colours = tables.stage_colours(names)
+    for name, bars in zip(names, picture.axes.containers, strict=True):
+        assert {to_hex(bar.get_facecolor()) for bar in bars} == {colours[name]}
+    assert len({bars[0].get_hatch() for bars in picture.axes.containers}) == len(names)
+
+
+@pytest.mark.exhaustive
+def test_models_that_read_no_pages_have_prompts():
+    none = dict.fromkeys(("page", "base_size", "image_size", "crop_mode", "grid", "views"))
+    report = document.build_report(FIGURES, None, CREATED)
+    report = replace(report, workload=replace(report.workload, **none, prompt_pages=None))
+    picture = stage_picture([ChartedReport("_mine", report)], "flops")
+    assert_readable(picture)
+    assert picture.title == "FLOPs of one prompt, stage by stage"
+    assert [label.split(" ")[0] for label in legend_of(picture)] == list(report.stages)
+    assert re.search("^(?!.*page).*83 prompt tokens", heading_of(picture))
+
+
+@pytest.mark.exhaustive
+def test_reports_of_version_1_are_drawn(draw):
+    Path("old.json").write_bytes(gzip.decompress(OLD.read_bytes()))
+    picture, out = draw("compare old.json --quantity bytes --format json")
+    [column] = json.loads(out)["columns"]
+    whole = pytest.approx(column["figures"]["page_bytes"])
+    assert list(map(sum, stacks_of(picture))) == [whole]
+
+
+@sampled("name", ["base", "a-long-name/of some/folder, with words.json", "64"], first(1))
+@sampled(
+    ("count", "inches"),
+    [(10, 1.2 + 10 * 0.75), (1, 8.0), (2, 8.0), (12, 1.2 + 12 * 0.75), (MOST_BARS, 16.0)],
+    first(1),
+)
+def test_few_and_many_bars_are_readable_and_many_are_wider(report, name, count, inches):
+    picture = stage_picture(
+        [ChartedReport(f"{name} ({place})", report) for place in range(count)], "flops"
     )
-    def test_few_and_many_bars_are_readable_and_many_are_wider(self, report, name, count, inches):
-        picture = stage_picture(
-            [ChartedReport(f"{name} ({place})", report) for place in range(count)], "flops"
-        )
-        assert_readable(picture)
-        assert len(stacks_of(picture)) == count
-        assert values_of(picture)[:count] == ["1.579"] * count
-        if name == "base":  # long names may need more
-            assert picture.figure.get_figwidth() == pytest.approx(inches)
-
-    @pytest.mark.parametrize(
-        ("arguments", "code", "said"),
-        [
-            ("--plot p.gif", 2, "give a name that ends in .png or .svg"),
-            ("--plot gone/p.png", 74, "no folder 'gone'"),
-            ("--plot p.png --quantity joules", 2, "--quantity 'joules' is unknown; use flops"),
-            ("--plot p.png --quantity flop", 2, "unknown; did you mean flops?"),
-            ("--quantity bytes", 2, "--quantity bytes is for a picture; give --plot FILE too"),
-            ("--plot p.png --quantity seconds", 2,
-             "--quantity seconds needs predicted seconds; give --gpu too"),
-            (f"--plot p.png --mode 64:{64 * 25}:64", 2,
-             "a plot of 25 bars is not readable; compare fewer, for at most 24"),
-            ("tiny base gundam --plot p.png --gpu h100,a100,l4,l40s,h200 --runtime eager,serving"
-             " --quantity seconds", 2, "a plot of 30 bars is not readable"),
-            ("plain.json tiny --gpu h100 --plot p.png --quantity seconds", 2,
-             "'plain.json' has none; save it with --gpu"),
-        ],
-    )  # fmt: skip
-    def test_what_cannot_be_drawn_is_refused(self, capsys, arguments, code, said):
-        found, out, err = run(capsys, "compare", *arguments.split())
-        assert (found, out, err.count("\n"), [*Path().rglob("p.*")]) == (code, "", 1, [])
-        assert said in err
+    assert_readable(picture)
+    assert len(stacks_of(picture)) == count
+    assert values_of(picture)[:count] == ["1.579"] * count
+    if name == "base":  # long names may need more
+        assert picture.figure.get_figwidth() == pytest.approx(inches)
 
 
-class TestSweep:
-    """sweep --plot."""
-
-    @sampled(
-        ("arguments", "quantity", "unit", "are_written"),
-        [
-            ("--x mode --mode tiny,1024/512,768,gundam-m,base --dtype float32 --page a5@300"
-             " --batch-size 17", "kv_cache_bytes", "B", True),
-            ("--x mode --mode all --dtype bfloat16,float32", "page_bytes_read", "B", True),
-            ("--x page --mode 1280/640,small,768 --dtype float16,float32 --page letter,123x4567",
-             "decode_step_bytes_written", "B", True),
-            ("--x page --mode large,tiny --page 64x64,a4 --batch-size 98", "page_flops", "FLOPs",
-             True),
-            ("--x mode --mode gundam,base,1024/512,768 --page a4", "visual_tokens", "tokens", True),
-            ("--x page --mode base --page 123x4567,letter",
-             "decode_step_bytes_read_expected", "B", True),
-            ("--x page --page 400:2000:10x1754", "page_flops", "FLOPs", False),
-        ],
-        first(1),
-    )  # fmt: skip
-    def test_bars_are_the_rows_and_say_their_values(
-        self, draw, capsys, arguments, quantity, unit, are_written
-    ):
-        picture, _ = draw(f"sweep {arguments} --quantity {quantity}")
-        _, out, _ = run(capsys, "sweep", *arguments.split()[2:])
-        expected = sorted(float(row[quantity]) for row in csv.DictReader(io.StringIO(out)))
-        assert sorted(bar.get_height() for bar in bars_of(picture)) == expected
-        texts = map(scale_of(expected[-1], unit).text, expected)
-        assert sorted(values_of(picture)) == (sorted(texts) if are_written else [])
-        assert len(ticks_of(picture)) < 100
-        series = picture.axes.containers
-        assert len({bars[0].get_hatch() for bars in series}) == len(series)
-
-    def test_lines_are_told_apart_without_colour(self, draw):
-        picture, _ = draw("sweep --max-new-tokens 1:200 --mode all")
-        lines = picture.axes.get_lines()
-        assert len({line.get_marker() for line in lines}) == len(lines) == 6
-        assert legend_of(picture) == [f"{mode} mode" for mode in DEFAULT.modes]
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ("--plot p.gif", 2, "give a name that ends in .png or .svg"),
+        ("--plot gone/p.png", 74, "no folder 'gone'"),
+        ("--plot p.png --quantity joules", 2, "--quantity 'joules' is unknown; use flops"),
+        ("--plot p.png --quantity flop", 2, "unknown; did you mean flops?"),
+        ("--quantity bytes", 2, "--quantity bytes is for a picture; give --plot FILE too"),
+        ("--plot p.png --quantity seconds", 2,
+         "--quantity seconds needs predicted seconds; give --gpu too"),
+        (f"--plot p.png --mode 64:{64 * 25}:64", 2,
+         "a plot of 25 bars is not readable; compare fewer, for at most 24"),
+        ("tiny base gundam --plot p.png --gpu h100,a100,l4,l40s,h200 --runtime eager,serving"
+         " --quantity seconds", 2, "a plot of 30 bars is not readable"),
+        ("plain.json tiny --gpu h100 --plot p.png --quantity seconds", 2,
+         "'plain.json' has none; save it with --gpu"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_drawn_is_refused(capsys, arguments, code, said):
+    found, out, err = run(capsys, "compare", *arguments.split())
+    assert (found, out, err.count("\n"), [*Path().rglob("p.*")]) == (code, "", 1, [])
+    assert said in err
 
 
-class TestArchive:
-    def test_bars_of_two_modes_stand_side_by_side(self, draw):
-        picture, _ = draw("archive two.csv --mode tiny,base --histogram tokens")
-        bars = bars_of(picture)
-        assert [bar.get_width() for bar in bars] == pytest.approx([0.4] * len(bars))
-
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize("histogram", ["grid", "tokens"])
-    def test_bars_are_those_of_the_table(self, draw, histogram):
-        chosen = random.Random(5)
-        lines = [f"{chosen.randint(100, 4000)},{chosen.randint(100, 4000)}" for _ in range(1500)]
-        Path("many.csv").write_text("\n".join(["width,height", *lines]))
-        picture, out = draw(f"archive many.csv --histogram {histogram} --format json")
-        heights = [bar.get_height() for bar in bars_of(picture)]
-        assert sum(heights) == 1500
-        assert values_of(picture) == [f"{int(height):,}" for height in heights]
-        if histogram == "grid":
-            rows = json.loads(out)["pages_by_grid"]
-            assert sorted(heights) == sorted(row["pages"] for row in rows)
-
-    def test_pages_are_counted_in_whole_numbers_and_none_make_an_empty_picture(self, draw):
-        picture, _ = draw("archive same.csv")
-        assert all(tick == int(tick) for tick in picture.axes.get_yticks())
-        assert values_of(draw("archive none.csv")[0]) == []
+# --- sweep --plot ----------------------------------------------------------------------------
 
 
-class TestThroughput:
-    def test_lines_are_the_numbers_of_the_json(self, draw):
-        picture, out = draw("time h100 l4 --format json")
-        axes, latency = picture.figure.axes
-        assert [each.get_ylabel() for each in (axes, latency)] == [
-            "pages per second (filled markers, with band)",
-            "seconds per page (hollow markers, dotted)",
+@sampled(
+    ("arguments", "quantity", "unit", "are_written"),
+    [
+        ("--x mode --mode tiny,1024/512,768,gundam-m,base --dtype float32 --page a5@300"
+         " --batch-size 17", "kv_cache_bytes", "B", True),
+        ("--x mode --mode all --dtype bfloat16,float32", "page_bytes_read", "B", True),
+        ("--x page --mode 1280/640,small,768 --dtype float16,float32 --page letter,123x4567",
+         "decode_step_bytes_written", "B", True),
+        ("--x page --mode large,tiny --page 64x64,a4 --batch-size 98", "page_flops", "FLOPs",
+         True),
+        ("--x mode --mode gundam,base,1024/512,768 --page a4", "visual_tokens", "tokens", True),
+        ("--x page --mode base --page 123x4567,letter",
+         "decode_step_bytes_read_expected", "B", True),
+        ("--x page --page 400:2000:10x1754", "page_flops", "FLOPs", False),
+    ],
+    first(1),
+)  # fmt: skip
+def test_bars_are_the_rows_and_say_their_values(
+    draw, capsys, arguments, quantity, unit, are_written
+):
+    picture, _ = draw(f"sweep {arguments} --quantity {quantity}")
+    _, out, _ = run(capsys, "sweep", *arguments.split()[2:])
+    expected = sorted(float(row[quantity]) for row in csv.DictReader(io.StringIO(out)))
+    assert sorted(bar.get_height() for bar in bars_of(picture)) == expected
+    texts = map(scale_of(expected[-1], unit).text, expected)
+    assert sorted(values_of(picture)) == (sorted(texts) if are_written else [])
+    assert len(ticks_of(picture)) < 100
+    series = picture.axes.containers
+    assert len({bars[0].get_hatch() for bars in series}) == len(series)
+
+
+def test_lines_are_told_apart_without_colour(draw):
+    picture, _ = draw("sweep --max-new-tokens 1:200 --mode all")
+    lines = picture.axes.get_lines()
+    assert len({line.get_marker() for line in lines}) == len(lines) == 6
+    assert legend_of(picture) == [f"{mode} mode" for mode in DEFAULT.modes]
+
+
+# --- archive --histogram --plot --------------------------------------------------------------
+
+
+def test_bars_of_two_modes_stand_side_by_side(draw):
+    picture, _ = draw("archive two.csv --mode tiny,base --histogram tokens")
+    bars = bars_of(picture)
+    assert [bar.get_width() for bar in bars] == pytest.approx([0.4] * len(bars))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("histogram", ["grid", "tokens"])
+def test_bars_are_those_of_the_table(draw, histogram):
+    chosen = random.Random(5)
+    lines = [f"{chosen.randint(100, 4000)},{chosen.randint(100, 4000)}" for _ in range(1500)]
+    Path("many.csv").write_text("\n".join(["width,height", *lines]))
+    picture, out = draw(f"archive many.csv --histogram {histogram} --format json")
+    heights = [bar.get_height() for bar in bars_of(picture)]
+    assert sum(heights) == 1500
+    assert values_of(picture) == [f"{int(height):,}" for height in heights]
+    if histogram == "grid":
+        rows = json.loads(out)["pages_by_grid"]
+        assert sorted(heights) == sorted(row["pages"] for row in rows)
+
+
+def test_pages_are_counted_in_whole_numbers_and_none_make_an_empty_picture(draw):
+    picture, _ = draw("archive same.csv")
+    assert all(tick == int(tick) for tick in picture.axes.get_yticks())
+    assert values_of(draw("archive none.csv")[0]) == []
+
+
+# --- time --plot -----------------------------------------------------------------------------
+
+
+def test_lines_are_the_numbers_of_the_json(draw):
+    picture, out = draw("time h100 l4 --format json")
+    axes, latency = picture.figure.axes
+    assert [each.get_ylabel() for each in (axes, latency)] == [
+        "pages per second (filled markers, with band)",
+        "seconds per page (hollow markers, dotted)",
+    ]
+    entries = json.loads(out)["time"]
+    for each, key in ((axes, "pages_per_second"), (latency, "page_seconds")):
+        assert [list(line.get_ydata()) for line in each.get_lines()] == [
+            [load[key] for load in entry["throughput"]] for entry in entries
         ]
-        entries = json.loads(out)["time"]
-        for each, key in ((axes, "pages_per_second"), (latency, "page_seconds")):
-            assert [list(line.get_ydata()) for line in each.get_lines()] == [
-                [load[key] for load in entry["throughput"]] for entry in entries
-            ]
-        for line, dotted in zip(axes.get_lines(), latency.get_lines(), strict=True):
-            assert line.get_marker() == dotted.get_marker()
-            assert line.get_linestyle() != dotted.get_linestyle()
-        assert legend_of(picture) == ["h100-sxm", "l4"]
-        assert heading_of(picture).endswith("bfloat16, eager attention, serving by vllm")
+    for line, dotted in zip(axes.get_lines(), latency.get_lines(), strict=True):
+        assert line.get_marker() == dotted.get_marker()
+        assert line.get_linestyle() != dotted.get_linestyle()
+    assert legend_of(picture) == ["h100-sxm", "l4"]
+    assert heading_of(picture).endswith("bfloat16, eager attention, serving by vllm")
 
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize(("gpus", "has_legend"), [("h100", False), ("", True)])
-    def test_every_gpu_of_the_catalogue_is_readable_and_one_needs_no_legend(
-        self, draw, gpus, has_legend
-    ):
-        picture, _ = draw(f"time {gpus} --max-new-tokens 10 --concurrency 1,2")
-        assert bool(legend_of(picture)) == has_legend
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("gpus", "has_legend"), [("h100", False), ("", True)])
+def test_every_gpu_of_the_catalogue_is_readable_and_one_needs_no_legend(draw, gpus, has_legend):
+    picture, _ = draw(f"time {gpus} --max-new-tokens 10 --concurrency 1,2")
+    assert bool(legend_of(picture)) == has_legend
 
 
 def test_every_series_can_have_a_mark_of_its_own():

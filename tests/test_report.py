@@ -163,48 +163,54 @@ def test_without_a_model_class_and_parameters_of_a_module_are_null():
     assert row.own.flops == row.flops == 4002
 
 
-class TestSums:
-    @pytest.mark.parametrize("key", COUNTS)
-    def test_modules_add_up_to_their_stage_and_stages_to_the_total(self, document, key):
-        stages, total = document["stages"], document["total"]
-        assert stages["decode"][key] == total["decode_step"][key]
-        assert stages["eye"][key] + stages["prefill"][key] == total[key]
-        for stage in stages.values():
-            rows = stage["by_module"]
-            for path, row in rows.items():
-                below = [each["own"][key] for name, each in rows.items()
-                         if f".{name}.".startswith(f".{path}." if path else "")]  # fmt: skip
-                assert sum(below) == row[key]
-            assert rows[""][key] == stage[key]
-            assert type(stage[key]) is int
+# --- sums ------------------------------------------------------------------------------------
 
-    def test_operators_and_families_add_up_to_their_stage(self, document):
-        for stage in document["stages"].values():
-            families = [*stage["operator_families"].values()]
-            moved = stage["bytes_read"] + stage["bytes_written"]
-            for ours, theirs, whole in (
-                ("operators", "flops", stage["flops"]), ("operator_bytes", "bytes", moved),
-            ):  # fmt: skip
-                sums = [sum(map(stage[ours].get, each["operators"])) for each in families]
-                assert sums == [family[theirs] for family in families]
-                assert sum(sums) == whole
 
-    def test_intensity_is_null_where_no_byte_moves(self):
-        still = replace(FIGURES, batch=kernels.Work(macs=1))
-        assert build_report(still, None, CREATED).total.batch.arithmetic_intensity is None
+@pytest.mark.parametrize("key", COUNTS)
+def test_modules_add_up_to_their_stage_and_stages_to_the_total(document, key):
+    stages, total = document["stages"], document["total"]
+    assert stages["decode"][key] == total["decode_step"][key]
+    assert stages["eye"][key] + stages["prefill"][key] == total[key]
+    for stage in stages.values():
+        rows = stage["by_module"]
+        for path, row in rows.items():
+            below = [each["own"][key] for name, each in rows.items()
+                     if f".{name}.".startswith(f".{path}." if path else "")]  # fmt: skip
+            assert sum(below) == row[key]
+        assert rows[""][key] == stage[key]
+        assert type(stage[key]) is int
 
-    @pytest.mark.parametrize("pages", [1, 3])
-    def test_a_page_is_its_share_of_the_batch_in_floats(self, pages):
-        page = build_report(batch_of(pages), None, CREATED).total.page
-        assert (page.pages, page.flops, page.macs) == (pages, 7228 / pages, 3581 / pages)
-        assert page.bytes_moved == 400 / pages + 1 / pages
-        assert page.arithmetic_intensity == 7228 / 401
-        assert {type(getattr(page, key)) for key in COUNTS} == {float}
 
-    def test_integers_stay_exact_beyond_64_bits(self):
-        large = replace(FIGURES, batch=kernels.Work(macs=10**22 + 1))
-        text = opening.dump_json(build_report(large, None, CREATED))
-        assert json.loads(text)["total"]["batch"]["macs"] == 10**22 + 1
+def test_operators_and_families_add_up_to_their_stage(document):
+    for stage in document["stages"].values():
+        families = [*stage["operator_families"].values()]
+        moved = stage["bytes_read"] + stage["bytes_written"]
+        for ours, theirs, whole in (
+            ("operators", "flops", stage["flops"]), ("operator_bytes", "bytes", moved),
+        ):  # fmt: skip
+            sums = [sum(map(stage[ours].get, each["operators"])) for each in families]
+            assert sums == [family[theirs] for family in families]
+            assert sum(sums) == whole
+
+
+def test_intensity_is_null_where_no_byte_moves():
+    still = replace(FIGURES, batch=kernels.Work(macs=1))
+    assert build_report(still, None, CREATED).total.batch.arithmetic_intensity is None
+
+
+@pytest.mark.parametrize("pages", [1, 3])
+def test_a_page_is_its_share_of_the_batch_in_floats(pages):
+    page = build_report(batch_of(pages), None, CREATED).total.page
+    assert (page.pages, page.flops, page.macs) == (pages, 7228 / pages, 3581 / pages)
+    assert page.bytes_moved == 400 / pages + 1 / pages
+    assert page.arithmetic_intensity == 7228 / 401
+    assert {type(getattr(page, key)) for key in COUNTS} == {float}
+
+
+def test_integers_stay_exact_beyond_64_bits():
+    large = replace(FIGURES, batch=kernels.Work(macs=10**22 + 1))
+    text = opening.dump_json(build_report(large, None, CREATED))
+    assert json.loads(text)["total"]["batch"]["macs"] == 10**22 + 1
 
 
 def test_two_reports_differ_in_nothing_but_the_timestamp():
@@ -232,32 +238,36 @@ def test_the_schema_fits_reports_of_both_engines_and_nothing_else(document):
         assert not is_report(json.loads(changed(path, value))), path
 
 
-class TestAgreement:
-    def test_what_is_left_out_is_told_with_its_work_and_share(self):
-        figures = replace(traced(), flops_analytic={"eye": 4040})
-        document = json.loads(opening.dump_json(build_report(figures, LEFT_OUT, CREATED)))
-        assert document["stages"]["eye"]["flops_analytic"] == 4040
-        agreement = document["agreement"]
-        assert agreement["batch"] is None
-        assert agreement["not_modelled_share"] == {"eye": {"vector_flops": 0.25, "bytes": 0.125}}
-        assert agreement["not_modelled"] == [{
-            "stage": "eye", "modules": r"model\.eye", "operators": ["add", "gt"],
-            "reason": "nobody knows why", "macs": 0, "matrix_flops": 0, "vector_flops": 5,
-            "flops": 5, "activations": 0, "bytes_read": 7, "bytes_written": 0,
-        }]  # fmt: skip
+# --- agreement of the engines ----------------------------------------------------------------
 
-    def test_flops_analytic_come_from_whoever_knows_them(self):
-        for name, stage in STAGES.items():
-            assert REPORT.stages[name].flops_analytic == stage.work.flops
-            assert ANALYTIC.stages[name].flops_analytic == stage.work.flops
-        alone = build_report(traced(), None, CREATED)
-        assert [stage.flops_analytic for stage in alone.stages.values()] == [None] * 3
-        assert alone.agreement is None
 
-    def test_an_agreement_about_other_stages_is_refused(self):
-        agreement = msgspec.structs.replace(AGREEMENT, stages={**AGREEMENT.stages, "tail": {}})
-        with pytest.raises(ValueError, match="tail"):
-            build_report(traced(), agreement, CREATED)
+def test_what_is_left_out_is_told_with_its_work_and_share():
+    figures = replace(traced(), flops_analytic={"eye": 4040})
+    document = json.loads(opening.dump_json(build_report(figures, LEFT_OUT, CREATED)))
+    assert document["stages"]["eye"]["flops_analytic"] == 4040
+    agreement = document["agreement"]
+    assert agreement["batch"] is None
+    assert agreement["not_modelled_share"] == {"eye": {"vector_flops": 0.25, "bytes": 0.125}}
+    assert agreement["not_modelled"] == [{
+        "stage": "eye", "modules": r"model\.eye", "operators": ["add", "gt"],
+        "reason": "nobody knows why", "macs": 0, "matrix_flops": 0, "vector_flops": 5,
+        "flops": 5, "activations": 0, "bytes_read": 7, "bytes_written": 0,
+    }]  # fmt: skip
+
+
+def test_flops_analytic_come_from_whoever_knows_them():
+    for name, stage in STAGES.items():
+        assert REPORT.stages[name].flops_analytic == stage.work.flops
+        assert ANALYTIC.stages[name].flops_analytic == stage.work.flops
+    alone = build_report(traced(), None, CREATED)
+    assert [stage.flops_analytic for stage in alone.stages.values()] == [None] * 3
+    assert alone.agreement is None
+
+
+def test_an_agreement_about_other_stages_is_refused():
+    agreement = msgspec.structs.replace(AGREEMENT, stages={**AGREEMENT.stages, "tail": {}})
+    with pytest.raises(ValueError, match="tail"):
+        build_report(traced(), agreement, CREATED)
 
 
 TEXTS = {
@@ -268,106 +278,117 @@ TEXTS = {
 }
 
 
-class TestTexts:
-    @pytest.mark.parametrize("name", TEXTS)
-    def test_they_say_what_was_added_up_by_hand(self, name):
-        """Whoever changes a wording reads `tests/data/report_*.txt` anew."""
-        readable = markdown.ReadableReport(TEXTS[name], is_full=True)
-        lines = (f"*{line.text}*" if line.is_bold else line.text for line in readable.lines(100))
-        shown = "\n".join(lines)
-        golden = DATA / f"report_{name}.txt"
-        assert f"{readable.markdown()}\n{shown}\n" == golden.read_text("utf-8")
-
-    def test_modules_are_judged_by_the_gpu_that_is_named(self):
-        # An eye that reads 68 bytes for 4,002 FLOPs is bound by memory from 58.85 FLOPs/byte on.
-        for ridge, bound in ((58.8, "compute"), (58.9, "memory")):
-            entry = msgspec.structs.replace(TIME, ridge_flops_per_byte=ridge)
-            report = msgspec.structs.replace(REPORT, time=(entry,))
-            table = next(each for each in tables.tables_of(report) if each.title.startswith("Top"))
-            assert table.rows[0][-1] == bound
-            assert f"above {ridge:.2f} FLOPs/byte, as on {TIME.gpu}" in table.title
-
-    def test_numbers_keep_so_many_digits(self):
-        for text, expected in (
-            (scaled(0), "0"), (scaled(999), "999"), (scaled(1000), "1.000 k"),
-            (scaled(4_568_380_069_376), "4.568 T"), (scaled(97_690_917_273_600), "97.69 T"),
-            (scaled(123_456_789), "123.5 M"), (scaled(2409.3333), "2.409 k"),
-            (scaled(4_568_380_069_376.5), "4.568 T"), (scaled(999_960_000_000), "1.000 T"),
-            (scaled(9_999_600), "10.00 M"), (scaled(33.333333), "33.33"), (scaled(5e27), "5000 Y"),
-            (bytes_text(6_672_212_480), "6.672 GB"), (bytes_text(12), "12 B"),
-            (exact(1234567), "1,234,567"), (share_text(1234567 / 2), "617,283.50"),
-            (share_text(1234567.0), "1,234,567"), (ratio_text(None), "-"),
-            (ratio_text(0.90374), "0.9037"), (ratio_text(66.6), "66.60"),
-            (ratio_text(104.06), "104.1"), (ratio_text(999.96), "1,000"),
-            (ratio_text(1234.5), "1,234"), (percent_text(0), "0.0 %"),
-            (percent_text(1e-5), "<0.1 %"), (percent_text(0.0005), "0.1 %"),
-            (percent_text(0.169), "16.9 %"), (percent_text(1), "100.0 %"),
-            (counted(1, "page"), "1 page"), (counted(16, "page"), "16 pages"),
-        ):  # fmt: skip
-            assert text == expected
+# --- what is printed -------------------------------------------------------------------------
 
 
-class TestFiles:
-    def test_json_text_is_the_same_document_and_a_module_takes_one_line(self):
-        text = opening.dump_json(REPORT)
-        assert json.loads(text) == json.loads(msgspec.json.encode(REPORT))
-        lines = re.findall(r'.*"lm_head": \{.*', text)
-        assert {line.rstrip(",")[-1] for line in lines} == {"}"}
+@pytest.mark.parametrize("name", TEXTS)
+def test_they_say_what_was_added_up_by_hand(name):
+    """Whoever changes a wording reads `tests/data/report_*.txt` anew."""
+    readable = markdown.ReadableReport(TEXTS[name], is_full=True)
+    lines = (f"*{line.text}*" if line.is_bold else line.text for line in readable.lines(100))
+    shown = "\n".join(lines)
+    golden = DATA / f"report_{name}.txt"
+    assert f"{readable.markdown()}\n{shown}\n" == golden.read_text("utf-8")
 
-    def test_a_failure_while_writing_leaves_the_old_file(self, tmp_path):
-        target = tmp_path / "report.json"
-        target.write_text("old")
 
-        with pytest.raises(ZeroDivisionError), output_files.replacing(target) as temporary:
-            temporary.write_text(f"half{1 // 0}")
-        assert (target.read_text(), [*tmp_path.iterdir()]) == ("old", [target])
+def test_modules_are_judged_by_the_gpu_that_is_named():
+    # An eye that reads 68 bytes for 4,002 FLOPs is bound by memory from 58.85 FLOPs/byte on.
+    for ridge, bound in ((58.8, "compute"), (58.9, "memory")):
+        entry = msgspec.structs.replace(TIME, ridge_flops_per_byte=ridge)
+        report = msgspec.structs.replace(REPORT, time=(entry,))
+        table = next(each for each in tables.tables_of(report) if each.title.startswith("Top"))
+        assert table.rows[0][-1] == bound
+        assert f"above {ridge:.2f} FLOPs/byte, as on {TIME.gpu}" in table.title
 
-    def test_files_that_belong_together_are_written_together(self, tmp_path):
-        (tmp_path / "b").mkdir()  # a directory cannot be replaced by a file
-        (tmp_path / "a").write_text("old")
-        with pytest.raises(errors.OutputError, match="cannot write"):
-            output_files.write_files({tmp_path / name: "new" for name in "ab"})
-        assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
-        with pytest.raises(errors.OutputError, match="give a directory that can be written"):
-            output_files.prepare_directory(tmp_path / "a")
-        with (
-            pytest.raises(errors.OutputError, match="it is a folder"),
-            output_files.replacing(tmp_path / "b"),
-        ):
-            pass
 
-    @pytest.mark.parametrize("points_to", ["real.json", "dangling.json", "/dev/null"])
-    def test_a_link_is_replaced_and_not_what_it_points_to(self, tmp_path, points_to):
-        link, real = tmp_path / "link", tmp_path / "real.json"
-        real.write_text("old")
-        link.symlink_to(points_to)
-        output_files.write_files({link: "new"})
-        assert (link.is_symlink(), link.read_text(), real.read_text()) == (False, "new", "old")
-        assert not (tmp_path / "dangling.json").exists()
+def test_numbers_keep_so_many_digits():
+    for text, expected in (
+        (scaled(0), "0"), (scaled(999), "999"), (scaled(1000), "1.000 k"),
+        (scaled(4_568_380_069_376), "4.568 T"), (scaled(97_690_917_273_600), "97.69 T"),
+        (scaled(123_456_789), "123.5 M"), (scaled(2409.3333), "2.409 k"),
+        (scaled(4_568_380_069_376.5), "4.568 T"), (scaled(999_960_000_000), "1.000 T"),
+        (scaled(9_999_600), "10.00 M"), (scaled(33.333333), "33.33"), (scaled(5e27), "5000 Y"),
+        (bytes_text(6_672_212_480), "6.672 GB"), (bytes_text(12), "12 B"),
+        (exact(1234567), "1,234,567"), (share_text(1234567 / 2), "617,283.50"),
+        (share_text(1234567.0), "1,234,567"), (ratio_text(None), "-"),
+        (ratio_text(0.90374), "0.9037"), (ratio_text(66.6), "66.60"),
+        (ratio_text(104.06), "104.1"), (ratio_text(999.96), "1,000"),
+        (ratio_text(1234.5), "1,234"), (percent_text(0), "0.0 %"),
+        (percent_text(1e-5), "<0.1 %"), (percent_text(0.0005), "0.1 %"),
+        (percent_text(0.169), "16.9 %"), (percent_text(1), "100.0 %"),
+        (counted(1, "page"), "1 page"), (counted(16, "page"), "16 pages"),
+    ):  # fmt: skip
+        assert text == expected
 
-    @pytest.mark.skipif(not Path("/dev/stdout").is_symlink(), reason="needs /dev/stdout")
-    @pytest.mark.parametrize("is_file", [True, False])
-    def test_links_to_what_is_open_lead_there(self, tmp_path, is_file):
-        code = (
-            "from pathlib import Path; from dsocr_analyze.output_files import write_files;"
-            "write_files({Path('/dev/stdout'): 'new'})"
-        )
-        out = tmp_path / "out"
-        with out.open("w") as file:
-            stream = file if is_file else subprocess.PIPE
-            ended = subprocess.run([sys.executable, "-c", code], stdout=stream, check=True)
-        assert (out.read_bytes() if is_file else ended.stdout) == b"new"
-        assert Path("/dev/stdout").is_symlink()
 
-    @pytest.mark.skipif(os.name == "nt", reason="needs named pipes")
-    def test_into_a_pipe_the_result_is_written(self, tmp_path):
-        pipe = tmp_path / "pipe"
-        os.mkfifo(pipe)
-        with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
-            with output_files.replacing(pipe) as temporary:
-                temporary.write_text("new")
-            assert reader.read(3) == b"new"
-        assert (pipe.is_fifo(), list(tmp_path.iterdir())) == (True, [pipe])
+# --- files -----------------------------------------------------------------------------------
+
+
+def test_json_text_is_the_same_document_and_a_module_takes_one_line():
+    text = opening.dump_json(REPORT)
+    assert json.loads(text) == json.loads(msgspec.json.encode(REPORT))
+    lines = re.findall(r'.*"lm_head": \{.*', text)
+    assert {line.rstrip(",")[-1] for line in lines} == {"}"}
+
+
+def test_a_failure_while_writing_leaves_the_old_file(tmp_path):
+    target = tmp_path / "report.json"
+    target.write_text("old")
+
+    with pytest.raises(ZeroDivisionError), output_files.replacing(target) as temporary:
+        temporary.write_text(f"half{1 // 0}")
+    assert (target.read_text(), [*tmp_path.iterdir()]) == ("old", [target])
+
+
+def test_files_that_belong_together_are_written_together(tmp_path):
+    (tmp_path / "b").mkdir()  # a directory cannot be replaced by a file
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(errors.OutputError, match="cannot write"):
+        output_files.write_files({tmp_path / name: "new" for name in "ab"})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+    with pytest.raises(errors.OutputError, match="give a directory that can be written"):
+        output_files.prepare_directory(tmp_path / "a")
+    with (
+        pytest.raises(errors.OutputError, match="it is a folder"),
+        output_files.replacing(tmp_path / "b"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("points_to", ["real.json", "dangling.json", "/dev/null"])
+def test_a_link_is_replaced_and_not_what_it_points_to(tmp_path, points_to):
+    link, real = tmp_path / "link", tmp_path / "real.json"
+    real.write_text("old")
+    link.symlink_to(points_to)
+    output_files.write_files({link: "new"})
+    assert (link.is_symlink(), link.read_text(), real.read_text()) == (False, "new", "old")
+    assert not (tmp_path / "dangling.json").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").is_symlink(), reason="needs /dev/stdout")
+@pytest.mark.parametrize("is_file", [True, False])
+def test_links_to_what_is_open_lead_there(tmp_path, is_file):
+    code = (
+        "from pathlib import Path; from dsocr_analyze.output_files import write_files;"
+        "write_files({Path('/dev/stdout'): 'new'})"
+    )
+    out = tmp_path / "out"
+    with out.open("w") as file:
+        stream = file if is_file else subprocess.PIPE
+        ended = subprocess.run([sys.executable, "-c", code], stdout=stream, check=True)
+    assert (out.read_bytes() if is_file else ended.stdout) == b"new"
+    assert Path("/dev/stdout").is_symlink()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs named pipes")
+def test_into_a_pipe_the_result_is_written(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        with output_files.replacing(pipe) as temporary:
+            temporary.write_text("new")
+        assert reader.read(3) == b"new"
+    assert (pipe.is_fifo(), list(tmp_path.iterdir())) == (True, [pipe])
 
 
 # --- read again ----------------------------------------------------------------------------------
@@ -401,59 +422,63 @@ def test_a_report_that_was_written_is_read_back_without_keys_that_are_not_known(
     assert read_back(report, tmp_path / "report.json") == report
 
 
-class TestVersion1:
-    def test_what_it_called_page_is_the_batch_of_which_a_page_is_a_share(self, upgrade):
-        old, report = upgrade
-        whole, pages = old["total"]["page"], old["workload"]["batch_size"]
-        batch, page = report.total.batch, report.total.page
-        assert batch.max_new_tokens == whole["new_tokens"]
-        for name in ("flops", "bytes_read", "bytes_written", "decode_steps"):
-            assert getattr(batch, name) == whole[name]
-        assert (page.pages, page.flops, page.bytes_read) == (
-            pages, whole["flops"] / pages, whole["bytes_read"] / pages
-        )  # fmt: skip
+# --- reports of version 1 --------------------------------------------------------------------
 
-    def test_stages_keep_their_figures_and_a_module_without_its_own_work_owns_all_of_it(
-        self, upgrade
-    ):
-        old, report = upgrade
-        root = old["metadata"]["model"].get("class")
-        assert list(report.stages) == ["sam", "clip", "projector", "prefill", "decode"]
-        for name, stage in report.stages.items():
-            before = old["stages"][name]
-            for key in ("flops", "params", "calls", "flops_analytic", "arithmetic_intensity",
-                        "operators"):  # fmt: skip
-                assert getattr(stage, key) == before[key]
-            assert {path: (row.flops, row.own.flops) for path, row in stage.by_module.items()} == {
-                "" if path == root else path: (row["flops"], row.get("own", row)["flops"])
-                for path, row in before["by_module"].items()
-            }
-            assert sum(module.own.flops for module in stage.by_module.values()) == stage.flops
 
-    def test_what_it_did_not_know_is_none(self, upgrade):
-        report = upgrade[1]
-        memory, is_analytic = report.memory, report.metadata.engine == "analytic"
-        assert (memory.inputs_bytes, memory.peak_module) == (None, None)
-        assert report.metadata.model.architecture is None
-        for stage in report.stages.values():
-            assert (stage.experts_touched, stage.bytes_read_expected) == (None, None)
-            for row in stage.by_module.values():
-                known = {each is not None for each in (row.class_name, row.calls, row.params)}
-                assert known == {not is_analytic}
+def test_what_it_called_page_is_the_batch_of_which_a_page_is_a_share(upgrade):
+    old, report = upgrade
+    whole, pages = old["total"]["page"], old["workload"]["batch_size"]
+    batch, page = report.total.batch, report.total.page
+    assert batch.max_new_tokens == whole["new_tokens"]
+    for name in ("flops", "bytes_read", "bytes_written", "decode_steps"):
+        assert getattr(batch, name) == whole[name]
+    assert (page.pages, page.flops, page.bytes_read) == (
+        pages, whole["flops"] / pages, whole["bytes_read"] / pages
+    )  # fmt: skip
 
-    def test_the_agreement_never_judged_the_peak(self, upgrade):
-        before, agreement = upgrade[0]["agreement"], upgrade[1].agreement
-        if before is None:
-            assert agreement is None
-            return
-        peak = agreement.peak_activation_bytes
-        assert (agreement.agrees, agreement.batch, peak.traced, peak.agrees) == (
-            before["agrees"], before["page"], before["peak_activation_bytes"]["traced"], None
-        )  # fmt: skip
 
-    def test_it_can_be_shown_and_written_in_this_version(self, upgrade, tmp_path):
-        assert "## Stages" in markdown.ReadableReport(upgrade[1]).markdown()
-        assert read_back(upgrade[1], tmp_path / "new.json") == upgrade[1]
+def test_stages_keep_their_figures_and_a_module_without_its_own_work_owns_all_of_it(upgrade):
+    old, report = upgrade
+    root = old["metadata"]["model"].get("class")
+    assert list(report.stages) == ["sam", "clip", "projector", "prefill", "decode"]
+    for name, stage in report.stages.items():
+        before = old["stages"][name]
+        for key in ("flops", "params", "calls", "flops_analytic", "arithmetic_intensity",
+                    "operators"):  # fmt: skip
+            assert getattr(stage, key) == before[key]
+        assert {path: (row.flops, row.own.flops) for path, row in stage.by_module.items()} == {
+            "" if path == root else path: (row["flops"], row.get("own", row)["flops"])
+            for path, row in before["by_module"].items()
+        }
+        assert sum(module.own.flops for module in stage.by_module.values()) == stage.flops
+
+
+def test_what_it_did_not_know_is_none(upgrade):
+    report = upgrade[1]
+    memory, is_analytic = report.memory, report.metadata.engine == "analytic"
+    assert (memory.inputs_bytes, memory.peak_module) == (None, None)
+    assert report.metadata.model.architecture is None
+    for stage in report.stages.values():
+        assert (stage.experts_touched, stage.bytes_read_expected) == (None, None)
+        for row in stage.by_module.values():
+            known = {each is not None for each in (row.class_name, row.calls, row.params)}
+            assert known == {not is_analytic}
+
+
+def test_the_agreement_never_judged_the_peak(upgrade):
+    before, agreement = upgrade[0]["agreement"], upgrade[1].agreement
+    if before is None:
+        assert agreement is None
+        return
+    peak = agreement.peak_activation_bytes
+    assert (agreement.agrees, agreement.batch, peak.traced, peak.agrees) == (
+        before["agrees"], before["page"], before["peak_activation_bytes"]["traced"], None
+    )  # fmt: skip
+
+
+def test_it_can_be_shown_and_written_in_this_version(upgrade, tmp_path):
+    assert "## Stages" in markdown.ReadableReport(upgrade[1]).markdown()
+    assert read_back(upgrade[1], tmp_path / "new.json") == upgrade[1]
 
 
 def old_without(*path):

@@ -135,39 +135,43 @@ def config_of(name: str) -> dict[str, Any]:
     return {**MODELS[name], "architectures": [name.partition(",")[0]]}
 
 
-class TestBuilt:
-    @pytest.mark.parametrize("name", MODELS)
-    def test_parameters_are_shared_as_in_transformers_own_model(self, tmp_path, name):
-        module = built(alone(config_of(name), tmp_path)).module
-        assert facts_of(module) == facts_of(of_transformers(name))
+# --- ties of models that are built -----------------------------------------------------------
 
-    def test_by_hand(self, tmp_path):
-        """An embedding of 500 tokens that is the head, too, of a decoder in another model."""
-        tied = config_of("VisionEncoderDecoderModel, TrOCR")
-        apart = {"tie_word_embeddings": False}
-        untied = {**tied, **apart, "decoder": {**tied["decoder"], **apart}}
-        (n, shared), (more, nothing) = (
-            facts_of(built(alone(config, tmp_path)).module) for config in (tied, untied)
-        )
-        assert any("decoder.output_projection.weight" in each for each in shared)
-        assert (more - n, nothing) == (500 * 64, set())
 
-    @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-    @sampled("part", range(PARTS), named(39))
-    def test_of_every_architecture(self, part, tmp_path):
-        compared = 0
-        for model_type, names in list(architectures().items())[part::PARTS]:
-            for name in names:
-                config = {**smallest_config(model_type), "architectures": [name]}
-                try:
-                    module = built(alone(config, tmp_path)).module
-                except AnalyzeError:
-                    continue  # test_confinement.py covers those
-                own = _plain(config, getattr(transformers, name))
-                if own is not None:
-                    assert facts_of(module) == facts_of(own), name
-                    compared += 1
-        assert compared > 5
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_shared_as_in_transformers_own_model(tmp_path, name):
+    module = built(alone(config_of(name), tmp_path)).module
+    assert facts_of(module) == facts_of(of_transformers(name))
+
+
+def test_by_hand(tmp_path):
+    """An embedding of 500 tokens that is the head, too, of a decoder in another model."""
+    tied = config_of("VisionEncoderDecoderModel, TrOCR")
+    apart = {"tie_word_embeddings": False}
+    untied = {**tied, **apart, "decoder": {**tied["decoder"], **apart}}
+    (n, shared), (more, nothing) = (
+        facts_of(built(alone(config, tmp_path)).module) for config in (tied, untied)
+    )
+    assert any("decoder.output_projection.weight" in each for each in shared)
+    assert (more - n, nothing) == (500 * 64, set())
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@sampled("part", range(PARTS), named(39))
+def test_of_every_architecture(part, tmp_path):
+    compared = 0
+    for model_type, names in list(architectures().items())[part::PARTS]:
+        for name in names:
+            config = {**smallest_config(model_type), "architectures": [name]}
+            try:
+                module = built(alone(config, tmp_path)).module
+            except AnalyzeError:
+                continue  # test_confinement.py covers those
+            own = _plain(config, getattr(transformers, name))
+            if own is not None:
+                assert facts_of(module) == facts_of(own), name
+                compared += 1
+    assert compared > 5
 
 
 def _plain(config: dict[str, Any], model_class: Any) -> Any:
@@ -189,97 +193,101 @@ def load(folder: Path) -> torch.nn.Module:
     return loaded.module
 
 
-class TestCheckpoints:
-    @pytest.mark.parametrize("name", MODELS)
-    @sampled("shard", ["40KB", "10GB"], first(1), ids=["sharded", "one file"])
-    def test_what_transformers_saves_loads_with_its_ties_and_values(self, tmp_path, name, shard):
-        own = of_transformers(name)
-        own.save_pretrained(tmp_path, max_shard_size=shard)
-        assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shard == "40KB")
-        module = load(tmp_path)
-        assert facts_of(module) == facts_of(own)
-        assert {each.dtype for each in module.parameters()} == {torch.float32}
-        assert_equal(module.named_parameters(), own.named_parameters())
-        assert_equal(module.named_buffers(), own.named_buffers())
+# --- ties of checkpoints ---------------------------------------------------------------------
 
-    @pytest.fixture
-    def values(self, tmp_path) -> dict[str, torch.Tensor]:
-        """Values of a tied LlamaForCausalLM by name, whose config is written."""
-        (tmp_path / "config.json").write_text(json.dumps(config_of("LlamaForCausalLM")))
-        named = of_transformers("LlamaForCausalLM").named_parameters()
-        return {name: each.detach().clone() for name, each in named}
 
-    @pytest.mark.parametrize(
-        ("without", "extra"),
-        [
-            # Either name of a tie will do, and both if they are equal.
-            ((), lambda values: {}),
-            ((), lambda values: {HEAD: values[EMBEDDING].clone()}),
-            ((EMBEDDING,), lambda values: {HEAD: values[EMBEDDING]}),
-            # Buffers of older checkpoints are ignored.
-            (
-                (),
-                lambda _: {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.full((8,), 9.0)},
-            ),
-        ],
-        ids=["one name", "both", "the other", "old buffer"],
-    )
-    def test_a_tie_has_either_name(self, tmp_path, values, without, extra):
-        held = {name: each for name, each in values.items() if name not in without}
-        save_file({**held, **extra(values)}, tmp_path / "model.safetensors")
-        # The same in another format beside it is not read.
-        save_file({"tok_embeddings.weight": torch.ones(2)}, tmp_path / "consolidated.safetensors")
-        module = load(tmp_path)
-        assert_equal(module.named_parameters(), values.items())
-        assert module.lm_head.weight is module.model.embed_tokens.weight
-        assert (module.model.rotary_emb.inv_freq <= 1).all()
+@pytest.mark.parametrize("name", MODELS)
+@sampled("shard", ["40KB", "10GB"], first(1), ids=["sharded", "one file"])
+def test_what_transformers_saves_loads_with_its_ties_and_values(tmp_path, name, shard):
+    own = of_transformers(name)
+    own.save_pretrained(tmp_path, max_shard_size=shard)
+    assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shard == "40KB")
+    module = load(tmp_path)
+    assert facts_of(module) == facts_of(own)
+    assert {each.dtype for each in module.parameters()} == {torch.float32}
+    assert_equal(module.named_parameters(), own.named_parameters())
+    assert_equal(module.named_buffers(), own.named_buffers())
 
-    @pytest.mark.parametrize(
-        ("without", "extra", "words"),
-        [
-            (
-                "nothing",
-                lambda values: {HEAD: values[EMBEDDING] + 1},
-                [repr(HEAD), repr(EMBEDDING), "tie_word_embeddings false"],
-            ),
-            (
-                "norm",
-                lambda _: {},
-                [
-                    "lack 5 parameters, 'model.layers.0.input_layernorm.weight' among them",
-                    "random weights change no count",
-                ],
-            ),
-            (
-                "nothing",
-                lambda _: {"model.layers.0.extra": torch.ones(1)},
-                [
-                    "'model.layers.0.extra'", "save_pretrained()",
-                    "does not fit the model" if IS_5 else "which the model does not have",
-                ],
-            ),
-        ],
-        ids=["other values", "missing", "unknown"],
-    )  # fmt: skip
-    def test_what_does_not_fit_is_refused_with_the_way_out(
-        self, tmp_path, values, without, extra, words
-    ):
-        held = {name: each for name, each in values.items() if without not in name}
-        save_file({**held, **extra(values)}, tmp_path / "model.safetensors")
-        with pytest.raises(ModelDirectoryError) as error:
-            load(tmp_path)
-        message = str(error.value)
-        assert [word for word in words if word not in message] == []
-        assert "\n" not in message
-        assert len(message) < 500
 
-    @pytest.mark.skipif(not IS_5, reason="transformers 4 has these names itself")
-    def test_names_of_transformers_4_are_those_of_its_checkpoints(self, tmp_path):
-        own = of_transformers("Qwen2VLForConditionalGeneration")
-        own.save_pretrained(tmp_path)
-        held = load_file(tmp_path / "model.safetensors")
-        assert {name.partition(".")[0] for name in held} == {"visual", "model"}
-        assert_equal(load(tmp_path).named_parameters(), own.named_parameters())
+@pytest.fixture
+def values(tmp_path) -> dict[str, torch.Tensor]:
+    """Values of a tied LlamaForCausalLM by name, whose config is written."""
+    (tmp_path / "config.json").write_text(json.dumps(config_of("LlamaForCausalLM")))
+    named = of_transformers("LlamaForCausalLM").named_parameters()
+    return {name: each.detach().clone() for name, each in named}
+
+
+@pytest.mark.parametrize(
+    ("without", "extra"),
+    [
+        # Either name of a tie will do, and both if they are equal.
+        ((), lambda values: {}),
+        ((), lambda values: {HEAD: values[EMBEDDING].clone()}),
+        ((EMBEDDING,), lambda values: {HEAD: values[EMBEDDING]}),
+        # Buffers of older checkpoints are ignored.
+        (
+            (),
+            lambda _: {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.full((8,), 9.0)},
+        ),
+    ],
+    ids=["one name", "both", "the other", "old buffer"],
+)
+def test_a_tie_has_either_name(tmp_path, values, without, extra):
+    held = {name: each for name, each in values.items() if name not in without}
+    save_file({**held, **extra(values)}, tmp_path / "model.safetensors")
+    # The same in another format beside it is not read.
+    save_file({"tok_embeddings.weight": torch.ones(2)}, tmp_path / "consolidated.safetensors")
+    module = load(tmp_path)
+    assert_equal(module.named_parameters(), values.items())
+    assert module.lm_head.weight is module.model.embed_tokens.weight
+    assert (module.model.rotary_emb.inv_freq <= 1).all()
+
+
+@pytest.mark.parametrize(
+    ("without", "extra", "words"),
+    [
+        (
+            "nothing",
+            lambda values: {HEAD: values[EMBEDDING] + 1},
+            [repr(HEAD), repr(EMBEDDING), "tie_word_embeddings false"],
+        ),
+        (
+            "norm",
+            lambda _: {},
+            [
+                "lack 5 parameters, 'model.layers.0.input_layernorm.weight' among them",
+                "random weights change no count",
+            ],
+        ),
+        (
+            "nothing",
+            lambda _: {"model.layers.0.extra": torch.ones(1)},
+            [
+                "'model.layers.0.extra'", "save_pretrained()",
+                "does not fit the model" if IS_5 else "which the model does not have",
+            ],
+        ),
+    ],
+    ids=["other values", "missing", "unknown"],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_with_the_way_out(tmp_path, values, without, extra, words):
+    held = {name: each for name, each in values.items() if without not in name}
+    save_file({**held, **extra(values)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelDirectoryError) as error:
+        load(tmp_path)
+    message = str(error.value)
+    assert [word for word in words if word not in message] == []
+    assert "\n" not in message
+    assert len(message) < 500
+
+
+@pytest.mark.skipif(not IS_5, reason="transformers 4 has these names itself")
+def test_names_of_transformers_4_are_those_of_its_checkpoints(tmp_path):
+    own = of_transformers("Qwen2VLForConditionalGeneration")
+    own.save_pretrained(tmp_path)
+    held = load_file(tmp_path / "model.safetensors")
+    assert {name.partition(".")[0] for name in held} == {"visual", "model"}
+    assert_equal(load(tmp_path).named_parameters(), own.named_parameters())
 
 
 def assert_equal(one: Iterable[tuple[str, Any]], other: Iterable[tuple[str, Any]]) -> None:

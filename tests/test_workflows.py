@@ -271,247 +271,258 @@ def is_gone(pid):
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-class TestWheels:
-    def test_what_a_machine_with_torch_and_transformers_lacks_is_carried(self):
-        plan = gpu.planned(vendor=True, held=())
-        for folder, lacking, there_or_unused in (
-            ("all", "fvcore yacs msgspec tomlkit typer pydantic-core pytest iniconfig hypothesis"
-             " scipy", "torch transformers tokenizers numpy sympy regex pyarrow execnet"),
-            # What the vendor's transformers needs in another version than the machine has.
-            ("vendor", "transformers tokenizers huggingface-hub einops",
-             "torch numpy regex safetensors"),
-        ):  # fmt: skip
-            assert plan[folder].keys() >= set(lacking.split())
-            assert not plan[folder].keys() & set(there_or_unused.split())
-        assert plan["vendor"]["transformers"].startswith("transformers==4.46.3 ")
-        line = r"(\S+)==\S+( ;.*)?( \\\n    --hash=sha256:[0-9a-f]{64})+"
-        for name, lines in (plan["all"] | plan["vendor"]).items():
-            assert re.fullmatch(line, lines)[1] == name
+# --- wheels that are carried -----------------------------------------------------------------
 
-    def test_nothing_that_they_need_is_missing(self):
-        """By what the installed packages say of themselves."""
 
-        def needed(roots):
-            found, new = set(), set(roots)
-            while new := new - found:
-                found |= new
-                asked = [
-                    Requirement(text) for name in new for text in metadata.requires(name) or ()
-                ]
-                new = {each.name.lower().replace("_", "-") for each in asked
-                       if not each.marker or each.marker.evaluate({"extra": ""})}  # fmt: skip
-            return found
+def test_what_a_machine_with_torch_and_transformers_lacks_is_carried():
+    plan = gpu.planned(vendor=True, held=())
+    for folder, lacking, there_or_unused in (
+        ("all", "fvcore yacs msgspec tomlkit typer pydantic-core pytest iniconfig hypothesis"
+         " scipy", "torch transformers tokenizers numpy sympy regex pyarrow execnet"),
+        # What the vendor's transformers needs in another version than the machine has.
+        ("vendor", "transformers tokenizers huggingface-hub einops",
+         "torch numpy regex safetensors"),
+    ):  # fmt: skip
+        assert plan[folder].keys() >= set(lacking.split())
+        assert not plan[folder].keys() & set(there_or_unused.split())
+    assert plan["vendor"]["transformers"].startswith("transformers==4.46.3 ")
+    line = r"(\S+)==\S+( ;.*)?( \\\n    --hash=sha256:[0-9a-f]{64})+"
+    for name, lines in (plan["all"] | plan["vendor"]).items():
+        assert re.fullmatch(line, lines)[1] == name
 
-        carried = set(gpu.planned(vendor=False, held=())["all"]) - {"colorama"}
-        assert needed(carried) <= carried | needed(["torch", "transformers"])
 
-    def test_pip_gets_exactly_these_for_that_python(self, tmp_path, monkeypatch):
-        asked = {}
+def test_nothing_that_they_need_is_missing():
+    """By what the installed packages say of themselves."""
 
-        def pip(command, **_):
-            [file] = [each.partition("=")[2] for each in command if "--requirement=" in each]
-            names = re.findall("^([a-z0-9-]+)==", Path(file).read_text("utf-8"), re.MULTILINE)
-            asked[command[3]] = set(names), set(command)
-            return subprocess.CompletedProcess(command, 0)
+    def needed(roots):
+        found, new = set(), set(roots)
+        while new := new - found:
+            found |= new
+            asked = [Requirement(text) for name in new for text in metadata.requires(name) or ()]
+            new = {each.name.lower().replace("_", "-") for each in asked
+                   if not each.marker or each.marker.evaluate({"extra": ""})}  # fmt: skip
+        return found
 
-        monkeypatch.setattr(gpu.subprocess, "run", pip)
-        program(stale := tmp_path / "all" / "old-1.0-py3-none-any.whl", "")
-        held = ["--held", "scipy", "pillow"]
-        assert gpu.main(["wheels", str(tmp_path), "--python", "3.13", *held]) == 0
-        assert not stale.exists()
-        (downloaded, command), (built, _) = asked["download"], asked["wheel"]
-        assert {"--python-version=3.13", "--require-hashes", "--no-deps"} <= command
-        assert built == {"fvcore", "iopath"}
-        # What the machine has is not carried.
-        assert downloaded | built == set(gpu.planned(vendor=False, held=())["all"]) - set(held)
+    carried = set(gpu.planned(vendor=False, held=())["all"]) - {"colorama"}
+    assert needed(carried) <= carried | needed(["torch", "transformers"])
+
+
+def test_pip_gets_exactly_these_for_that_python(tmp_path, monkeypatch):
+    asked = {}
+
+    def pip(command, **_):
+        [file] = [each.partition("=")[2] for each in command if "--requirement=" in each]
+        names = re.findall("^([a-z0-9-]+)==", Path(file).read_text("utf-8"), re.MULTILINE)
+        asked[command[3]] = set(names), set(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(gpu.subprocess, "run", pip)
+    program(stale := tmp_path / "all" / "old-1.0-py3-none-any.whl", "")
+    held = ["--held", "scipy", "pillow"]
+    assert gpu.main(["wheels", str(tmp_path), "--python", "3.13", *held]) == 0
+    assert not stale.exists()
+    (downloaded, command), (built, _) = asked["download"], asked["wheel"]
+    assert {"--python-version=3.13", "--require-hashes", "--no-deps"} <= command
+    assert built == {"fvcore", "iopath"}
+    # What the machine has is not carried.
+    assert downloaded | built == set(gpu.planned(vendor=False, held=())["all"]) - set(held)
 
 
 EAGER = ["reference, base, eager", "reference, gundam, eager"]
 LAST = ["tests", "calibration", *(f"{name}, calibrated" for name in EAGER)]
 
 
-class TestSteps:
-    @pytest.mark.parametrize(
-        ("has_flash", "asked", "names"),
-        [
-            # Those of most worth come first; a trial on the CPU is small and tests no CUDA.
-            (False, {}, [*EAGER, *LAST]),
-            (True, {}, [*EAGER, *(name.replace("eager", "flash") for name in EAGER), *LAST]),
-            (False, {"vendor": Path()},
-             [*EAGER, *(name.replace("reference", "vendor") for name in EAGER), "tests",
-              "tests, vendor", *LAST[1:]]),
-            (False, {"device": "cpu"}, ["reference, tiny, eager", "calibration",
-                                        "reference, tiny, eager, calibrated"]),
-        ],
-    )  # fmt: skip
-    def test_what_runs_and_when(self, tmp_path, has_flash, asked, names):
-        asked = Namespace(**{"device": "cuda:0", "vendor": None, "minutes": 10.0} | asked)
-        steps = gpu.steps_of(asked, tmp_path, has_flash=has_flash)
-        assert all(each.seconds <= 300 for each in steps)
-        assert [each.name for each in steps if not each.missing] == names
-
-    def test_a_report_is_kept_with_the_ratio_to_what_was_predicted(self, tmp_path):
-        times = {"fastest": 0.5, "predicted": 0.4, "error": -0.2}
-        unknown = {"fastest": 2.0, "predicted": None, "error": None}
-        report = {"stages": {"sam": times, "prefill": unknown}, "prefill": times}
-        (tmp_path / "output").write_text(json.dumps(report), encoding="utf-8")
-        ratio = {"measured": 0.5, "predicted": 0.4, "ratio": 0.8}
-        assert gpu._measured(tmp_path / "output") == {"report": report, "seconds_by_stage": {
-            "sam": ratio, "prefill": {"measured": 2.0, "predicted": None, "ratio": None},
-            "prefill pass": ratio,
-        }}  # fmt: skip
-
-    @pytest.mark.parametrize(("skipped", "passes"), [(3, True), (4, False)])
-    def test_tests_that_were_all_skipped_did_not_pass(self, tmp_path, skipped, passes):
-        results = tmp_path / "tests.xml"
-        counts = f'tests="4" failures="0" errors="0" skipped="{skipped}"'
-        results.write_text(f"<testsuites><testsuite {counts}/></testsuites>", encoding="utf-8")
-        with nullcontext() if passes else pytest.raises(ValueError, match="no test ran"):
-            assert gpu._passed(results, results)["skipped"] == skipped
-
-    @pytest.mark.exhaustive
-    def test_every_file_with_a_test_of_the_gpu_is_collected(self):
-        collected = [sys.executable, "-m", "pytest", "-m", "gpu", "--collect-only", "-q"]
-        said = subprocess.run(
-            [*collected, "-p", "no:cacheprovider"], cwd=gpu.ROOT, capture_output=True, text=True
-        ).stdout
-        assert set(gpu._gpu_tests()) == set(re.findall("^(tests/[^:]+)::", said, re.MULTILINE))
-
-    @pytest.mark.exhaustive
-    def test_the_reference_is_really_measured_with_what_this_python_has(self, tmp_path):
-        asked = Namespace(device="cpu", vendor=None, minutes=60.0)
-        assert gpu.install(tmp_path / "none", tmp_path)
-        first, *_ = gpu.steps_of(asked, tmp_path, has_flash=False)
-        found = gpu.run_step(first, 300, tmp_path)
-        assert found["status"] == "ok", found
-        assert [*found["seconds_by_stage"]] == [
-            "sam",
-            "clip",
-            "projector",
-            "prefill",
-            "decode",
-            "prefill pass",
-        ]
-        assert found["report"]["weights"] == "random"
+# --- steps -----------------------------------------------------------------------------------
 
 
-class TestRun:
-    def test_a_step_that_fails_is_recorded_and_the_others_run(self, machine, monkeypatch, capsys):
-        """They see this checkout, and not the user's files; the JSON has what was done so far."""
-        code = (
-            "import os, dsocr_analyze, importlib.metadata as m; print(dsocr_analyze.__file__,"
-            " m.version('dsocr-analyze'), os.environ['DSOCR_VENDOR_DIR'])"
-        )
-        monkeypatch.setenv("DSOCR_VENDOR_DIR", "/elsewhere")
-        steps = [
-            step("asks", code),
-            step("broken", "import sys; print('boom'); sys.exit('at the end')"),
-            step("unreadable", "print('{')", read=gpu._measured),
-            step("cannot", "", missing="no such thing here"),
-            step("last", f"print(open({str(machine / 'out' / 'gpu.json')!r}).read())"),
-        ]
-        status, document, [asks, broken, unreadable, cannot, last] = ran(
-            machine, monkeypatch, steps
-        )
-        statuses = ["ok", "failed", "failed", "not run", "ok"]
-        assert (status, [each["status"] for each in document["steps"].values()]) == (1, statuses)
-        version = re.search('^version = "(.*)"', (gpu.ROOT / "pyproject.toml").read_text(), re.M)[1]
-        source = gpu.ROOT / "src" / "dsocr_analyze" / "__init__.py"
-        assert asks["said"].split() == [str(source), version, os.devnull]
-        assert broken["reason"] == "exit status 1"
-        assert broken["output_end"].split("\n")[:2] == ["boom", "at the end"]
-        assert unreadable["reason"].startswith("its result: ")
-        assert cannot["reason"] == "no such thing here"
-        before = json.loads(last["said"])["steps"]
-        assert [each["status"] for each in before.values()] == [*statuses[:-1], "not run"]
-        assert "broken: failed exit status 1" in capsys.readouterr().out
-        conditions = document["conditions"]
-        expected = {"gpu": {"name": "G"}, "torch": "2.11", "cuda": "13.0",
-                    "transformers": metadata.version("transformers")}  # fmt: skip
-        assert expected == {name: conditions[name] for name in expected}
-        assert conditions["driver_before"]["power.limit"] == "<power.limit>"
-        assert conditions["driver_after"]["clocks.sm"] == "<clocks.sm>"
-        assert re.fullmatch(r"[0-9a-f]{40}", conditions["commit"])
-        assert {"python", "cpu", "cores", "date"} <= set(conditions)
+@pytest.mark.parametrize(
+    ("has_flash", "asked", "names"),
+    [
+        # Those of most worth come first; a trial on the CPU is small and tests no CUDA.
+        (False, {}, [*EAGER, *LAST]),
+        (True, {}, [*EAGER, *(name.replace("eager", "flash") for name in EAGER), *LAST]),
+        (False, {"vendor": Path()},
+         [*EAGER, *(name.replace("reference", "vendor") for name in EAGER), "tests",
+          "tests, vendor", *LAST[1:]]),
+        (False, {"device": "cpu"}, ["reference, tiny, eager", "calibration",
+                                    "reference, tiny, eager, calibrated"]),
+    ],
+)  # fmt: skip
+def test_what_runs_and_when(tmp_path, has_flash, asked, names):
+    asked = Namespace(**{"device": "cuda:0", "vendor": None, "minutes": 10.0} | asked)
+    steps = gpu.steps_of(asked, tmp_path, has_flash=has_flash)
+    assert all(each.seconds <= 300 for each in steps)
+    assert [each.name for each in steps if not each.missing] == names
 
-    @pytest.mark.parametrize(("minutes", "status", "said"), [("10", 0, "ok"), ("0", 1, "late")])
-    def test_a_run_succeeds_whose_steps_all_end_well_or_cannot_run_here(
-        self, machine, monkeypatch, minutes, status, said
-    ):
-        """What there is no time for is late."""
-        steps = [step("asks", ""), step("cannot", "", missing="no such thing here")]
-        found, _, each = ran(machine, monkeypatch, steps, "--minutes", minutes)
-        assert (found, [each["status"] for each in each]) == (status, [said, "not run"])
 
-    @pytest.mark.exhaustive
-    def test_no_step_takes_longer_than_its_limit_nor_all_more_than_the_time(
-        self, machine, monkeypatch
-    ):
-        pid = machine / "pid"
-        slow = (
-            "import subprocess, sys, pathlib; child = subprocess.Popen(['sleep', '60']);"
-            f"pathlib.Path({str(pid)!r}).write_text(str(child.pid)); print('so far', flush=True);"
-            "child.wait()"
-        )
-        steps = [step("slow", slow, seconds=1.5), step("slower", slow), step("last", "print(1)")]
-        began = time.monotonic()
-        status, _, found = ran(machine, monkeypatch, steps, "--minutes", "0.06")
-        assert time.monotonic() - began < 20
-        assert (status, [each["status"] for each in found]) == (1, ["late"] * 3)
-        said = [found[0]["reason"], found[0]["output_end"], found[2]["reason"]]
-        assert said == ["took more than 2 s", "so far\n", "no time was left"]
-        assert is_gone(pid.read_text())
+def test_a_report_is_kept_with_the_ratio_to_what_was_predicted(tmp_path):
+    times = {"fastest": 0.5, "predicted": 0.4, "error": -0.2}
+    unknown = {"fastest": 2.0, "predicted": None, "error": None}
+    report = {"stages": {"sam": times, "prefill": unknown}, "prefill": times}
+    (tmp_path / "output").write_text(json.dumps(report), encoding="utf-8")
+    ratio = {"measured": 0.5, "predicted": 0.4, "ratio": 0.8}
+    assert gpu._measured(tmp_path / "output") == {"report": report, "seconds_by_stage": {
+        "sam": ratio, "prefill": {"measured": 2.0, "predicted": None, "ratio": None},
+        "prefill pass": ratio,
+    }}  # fmt: skip
 
-    @pytest.mark.exhaustive
-    def test_a_run_that_is_ended_ends_its_step_and_leaves_what_was_done(self, tmp_path):
-        pid, output = tmp_path / "pid", tmp_path / "gpu.json"
-        slow = (
-            "import os, pathlib, time;"
-            f"pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(60)"
-        )
-        run = (
-            "import gpu; from pathlib import Path;"
-            f"gpu.steps_of = lambda *_, **__: [gpu.Step(name, ('-c', code), 60, lambda _: {{}})"
-            f" for name, code in (('first', ''), ('slow', {slow!r}))];"
-            f"gpu.main('run --device cpu --wheels none --output {output}'.split())"
-        )
-        process = subprocess.Popen([sys.executable, "-c", run], cwd=gpu.ROOT / "scripts")
-        until = time.monotonic() + 60
-        while not (pid.exists() and pid.read_text()) and time.monotonic() < until:
-            time.sleep(0.05)
-        process.terminate()
-        assert process.wait(20) == 143
-        assert is_gone(pid.read_text())
-        steps = json.loads(output.read_text(encoding="utf-8"))["steps"]
-        assert [each["status"] for each in steps.values()] == ["ok", "not run"]
 
-    @pytest.mark.exhaustive
-    def test_carried_packages_are_found_before_the_machines_by_the_steps_they_are_for(
-        self, machine, monkeypatch, capfd
-    ):
-        for folder, version in (("all", "1.0"), ("vendor", "2.0")):
-            wheel = machine / "wheels" / folder / f"yaml-{version}-py3-none-any.whl"
-            wheel.parent.mkdir(parents=True)
-            about = f"yaml-{version}.dist-info/"
-            with zipfile.ZipFile(wheel, "w") as file:
-                for name, text in (("yaml.py", f"version = {version}"),
-                                   (f"{about}METADATA", f"Name: yaml\nVersion: {version}\n"),
-                                   (f"{about}WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n"),
-                                   (f"{about}RECORD", "")):  # fmt: skip
-                    file.writestr(name, text)
-        code = "import yaml; print(yaml.version)"
-        steps = [step("own", code), step("of vendor", code, vendor=machine)]
-        given = "--wheels", str(machine / "wheels")
-        _, _, found = ran(machine, monkeypatch, steps, *given)
-        assert [each["said"] for each in found] == ["1.0\n", "2.0\n"]
-        # Those for another Python are refused by their folder.
-        (wheel.parent / "yaml-1.0-cp27-cp27m-win32.whl").touch()
-        assert gpu.main(["run", *given, "--output", str(machine / "gpu.json")]) == 2
-        assert f"{wheel.parent} could not be installed; fill it" in capfd.readouterr().err
+@pytest.mark.parametrize(("skipped", "passes"), [(3, True), (4, False)])
+def test_tests_that_were_all_skipped_did_not_pass(tmp_path, skipped, passes):
+    results = tmp_path / "tests.xml"
+    counts = f'tests="4" failures="0" errors="0" skipped="{skipped}"'
+    results.write_text(f"<testsuites><testsuite {counts}/></testsuites>", encoding="utf-8")
+    with nullcontext() if passes else pytest.raises(ValueError, match="no test ran"):
+        assert gpu._passed(results, results)["skipped"] == skipped
 
-    def test_without_cuda_it_refuses_before_any_step(self, machine, monkeypatch, capsys):
-        monkeypatch.setattr(gpu, "ASKED_OF_TORCH", TORCH % "None")
-        output = machine / "gpu.json"
-        assert gpu.main(["run", "--output", str(output)]) == 2
-        assert not output.exists()
-        assert "torch finds no cuda:0; --device cpu" in capsys.readouterr().err
+
+@pytest.mark.exhaustive
+def test_every_file_with_a_test_of_the_gpu_is_collected():
+    collected = [sys.executable, "-m", "pytest", "-m", "gpu", "--collect-only", "-q"]
+    said = subprocess.run(
+        [*collected, "-p", "no:cacheprovider"], cwd=gpu.ROOT, capture_output=True, text=True
+    ).stdout
+    assert set(gpu._gpu_tests()) == set(re.findall("^(tests/[^:]+)::", said, re.MULTILINE))
+
+
+@pytest.mark.exhaustive
+def test_the_reference_is_really_measured_with_what_this_python_has(tmp_path):
+    asked = Namespace(device="cpu", vendor=None, minutes=60.0)
+    assert gpu.install(tmp_path / "none", tmp_path)
+    first, *_ = gpu.steps_of(asked, tmp_path, has_flash=False)
+    found = gpu.run_step(first, 300, tmp_path)
+    assert found["status"] == "ok", found
+    assert [*found["seconds_by_stage"]] == [
+        "sam",
+        "clip",
+        "projector",
+        "prefill",
+        "decode",
+        "prefill pass",
+    ]
+    assert found["report"]["weights"] == "random"
+
+
+# --- a run on a machine ----------------------------------------------------------------------
+
+
+def test_a_step_that_fails_is_recorded_and_the_others_run(machine, monkeypatch, capsys):
+    """They see this checkout, and not the user's files; the JSON has what was done so far."""
+    code = (
+        "import os, dsocr_analyze, importlib.metadata as m; print(dsocr_analyze.__file__,"
+        " m.version('dsocr-analyze'), os.environ['DSOCR_VENDOR_DIR'])"
+    )
+    monkeypatch.setenv("DSOCR_VENDOR_DIR", "/elsewhere")
+    steps = [
+        step("asks", code),
+        step("broken", "import sys; print('boom'); sys.exit('at the end')"),
+        step("unreadable", "print('{')", read=gpu._measured),
+        step("cannot", "", missing="no such thing here"),
+        step("last", f"print(open({str(machine / 'out' / 'gpu.json')!r}).read())"),
+    ]
+    status, document, [asks, broken, unreadable, cannot, last] = ran(machine, monkeypatch, steps)
+    statuses = ["ok", "failed", "failed", "not run", "ok"]
+    assert (status, [each["status"] for each in document["steps"].values()]) == (1, statuses)
+    version = re.search('^version = "(.*)"', (gpu.ROOT / "pyproject.toml").read_text(), re.M)[1]
+    source = gpu.ROOT / "src" / "dsocr_analyze" / "__init__.py"
+    assert asks["said"].split() == [str(source), version, os.devnull]
+    assert broken["reason"] == "exit status 1"
+    assert broken["output_end"].split("\n")[:2] == ["boom", "at the end"]
+    assert unreadable["reason"].startswith("its result: ")
+    assert cannot["reason"] == "no such thing here"
+    before = json.loads(last["said"])["steps"]
+    assert [each["status"] for each in before.values()] == [*statuses[:-1], "not run"]
+    assert "broken: failed exit status 1" in capsys.readouterr().out
+    conditions = document["conditions"]
+    expected = {"gpu": {"name": "G"}, "torch": "2.11", "cuda": "13.0",
+                "transformers": metadata.version("transformers")}  # fmt: skip
+    assert expected == {name: conditions[name] for name in expected}
+    assert conditions["driver_before"]["power.limit"] == "<power.limit>"
+    assert conditions["driver_after"]["clocks.sm"] == "<clocks.sm>"
+    assert re.fullmatch(r"[0-9a-f]{40}", conditions["commit"])
+    assert {"python", "cpu", "cores", "date"} <= set(conditions)
+
+
+@pytest.mark.parametrize(("minutes", "status", "said"), [("10", 0, "ok"), ("0", 1, "late")])
+def test_a_run_succeeds_whose_steps_all_end_well_or_cannot_run_here(
+    machine, monkeypatch, minutes, status, said
+):
+    """What there is no time for is late."""
+    steps = [step("asks", ""), step("cannot", "", missing="no such thing here")]
+    found, _, each = ran(machine, monkeypatch, steps, "--minutes", minutes)
+    assert (found, [each["status"] for each in each]) == (status, [said, "not run"])
+
+
+@pytest.mark.exhaustive
+def test_no_step_takes_longer_than_its_limit_nor_all_more_than_the_time(machine, monkeypatch):
+    pid = machine / "pid"
+    slow = (
+        "import subprocess, sys, pathlib; child = subprocess.Popen(['sleep', '60']);"
+        f"pathlib.Path({str(pid)!r}).write_text(str(child.pid)); print('so far', flush=True);"
+        "child.wait()"
+    )
+    steps = [step("slow", slow, seconds=1.5), step("slower", slow), step("last", "print(1)")]
+    began = time.monotonic()
+    status, _, found = ran(machine, monkeypatch, steps, "--minutes", "0.06")
+    assert time.monotonic() - began < 20
+    assert (status, [each["status"] for each in found]) == (1, ["late"] * 3)
+    said = [found[0]["reason"], found[0]["output_end"], found[2]["reason"]]
+    assert said == ["took more than 2 s", "so far\n", "no time was left"]
+    assert is_gone(pid.read_text())
+
+
+@pytest.mark.exhaustive
+def test_a_run_that_is_ended_ends_its_step_and_leaves_what_was_done(tmp_path):
+    pid, output = tmp_path / "pid", tmp_path / "gpu.json"
+    slow = (
+        "import os, pathlib, time;"
+        f"pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    )
+    run = (
+        "import gpu; from pathlib import Path;"
+        f"gpu.steps_of = lambda *_, **__: [gpu.Step(name, ('-c', code), 60, lambda _: {{}})"
+        f" for name, code in (('first', ''), ('slow', {slow!r}))];"
+        f"gpu.main('run --device cpu --wheels none --output {output}'.split())"
+    )
+    process = subprocess.Popen([sys.executable, "-c", run], cwd=gpu.ROOT / "scripts")
+    until = time.monotonic() + 60
+    while not (pid.exists() and pid.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(20) == 143
+    assert is_gone(pid.read_text())
+    steps = json.loads(output.read_text(encoding="utf-8"))["steps"]
+    assert [each["status"] for each in steps.values()] == ["ok", "not run"]
+
+
+@pytest.mark.exhaustive
+def test_carried_packages_are_found_before_the_machines_by_the_steps_they_are_for(
+    machine, monkeypatch, capfd
+):
+    for folder, version in (("all", "1.0"), ("vendor", "2.0")):
+        wheel = machine / "wheels" / folder / f"yaml-{version}-py3-none-any.whl"
+        wheel.parent.mkdir(parents=True)
+        about = f"yaml-{version}.dist-info/"
+        with zipfile.ZipFile(wheel, "w") as file:
+            for name, text in (("yaml.py", f"version = {version}"),
+                               (f"{about}METADATA", f"Name: yaml\nVersion: {version}\n"),
+                               (f"{about}WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n"),
+                               (f"{about}RECORD", "")):  # fmt: skip
+                file.writestr(name, text)
+    code = "import yaml; print(yaml.version)"
+    steps = [step("own", code), step("of vendor", code, vendor=machine)]
+    given = "--wheels", str(machine / "wheels")
+    _, _, found = ran(machine, monkeypatch, steps, *given)
+    assert [each["said"] for each in found] == ["1.0\n", "2.0\n"]
+    # Those for another Python are refused by their folder.
+    (wheel.parent / "yaml-1.0-cp27-cp27m-win32.whl").touch()
+    assert gpu.main(["run", *given, "--output", str(machine / "gpu.json")]) == 2
+    assert f"{wheel.parent} could not be installed; fill it" in capfd.readouterr().err
+
+
+def test_without_cuda_it_refuses_before_any_step(machine, monkeypatch, capsys):
+    monkeypatch.setattr(gpu, "ASKED_OF_TORCH", TORCH % "None")
+    output = machine / "gpu.json"
+    assert gpu.main(["run", "--output", str(output)]) == 2
+    assert not output.exists()
+    assert "torch finds no cuda:0; --device cpu" in capsys.readouterr().err
