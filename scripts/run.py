@@ -41,7 +41,6 @@ EXHAUSTIVE = ("-m", "exhaustive and not gpu and not benchmark", "--dist", "works
 NEWEST_TESTS = (
     "tests/test_versions.py",
     "tests/test_any_model.py",
-    "tests/test_failing_passes.py",
     "tests/test_generate_witness.py",
     "tests/test_golden.py::test_every_stage_counts_what_was_recorded",
     "tests/test_golden.py::test_parameters_are_the_checkpoints",

@@ -12,6 +12,8 @@ import re
 import socket
 import subprocess
 import sys
+import sysconfig
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -20,7 +22,6 @@ import pytest
 import torch
 import transformers
 from any_models import IS_5, LLAMA
-from audit import OUTPUT, WATCH
 from both_engines import PUBLISHED
 from command_line import run
 from every_architecture import STAGES, alone, architectures, built, smallest_config
@@ -28,12 +29,86 @@ from huggingface_hub import HfApi
 from sampling import every, sampled
 from transformers.models.auto import auto_factory, modeling_auto
 
+import dsocr_analyze
 from dsocr_analyze import DeepSeekOCRSession
 from dsocr_analyze.errors import AnalyzeError, ConfigError
 from dsocr_analyze.model import directory as model_directory, loading
 from dsocr_analyze.model.described_model import confined
 from dsocr_analyze.model.directory import check_loads_nothing
 from dsocr_analyze.model.process_settings import exclusive
+
+_INSTALLED = tuple({
+    os.path.realpath(folder)
+    for folder in (
+        sysconfig.get_path("stdlib"),
+        Path(torch.__file__).parents[1],
+        Path(transformers.__file__).parents[1],
+        Path(dsocr_analyze.__file__).parent,
+        Path(__file__).parent,
+    )
+})  # fmt: skip
+_ACTS = (
+    "socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto",
+    "builtins.input", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "ctypes.dlopen",
+)  # fmt: skip
+OUTPUT = "out"
+"""Folder of reports, the only one to write into."""
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+class _Watch:
+    """What the running code does beyond reading installed files, seen by the interpreter itself."""
+
+    def __init__(self) -> None:
+        self._planted: str | None = None
+        self._thread = 0
+        self.seen: list[str] = []
+        sys.addaudithook(self._hook)
+
+    @contextlib.contextmanager
+    def over(self, planted: Path):
+        """Watches this thread; files in a folder must not even be read."""
+        self.seen = []
+        self._planted, self._thread = os.path.realpath(planted), threading.get_ident()
+        try:
+            yield self.seen
+        finally:
+            self._planted = None
+
+    def _hook(self, event: str, args: tuple) -> None:
+        if self._planted is None or threading.get_ident() != self._thread:
+            return
+        if event in _ACTS or self._is_foreign(event, args) or self._is_file(event, args):
+            self.seen.append(f"{event} {str(args)[:300]}")
+
+    def _is_foreign(self, event: str, args: tuple) -> bool:
+        if event == "exec":
+            file = getattr(args[0], "co_filename", "")
+        elif event in ("compile", "import"):
+            file = args[1]
+        else:
+            return False
+        if not isinstance(file, str | bytes) or os.fsdecode(file)[:1] in ("", "<"):
+            return False
+        return not os.path.realpath(os.fsdecode(file)).startswith(_INSTALLED)
+
+    def _is_file(self, event: str, args: tuple) -> bool:
+        if event not in ("open", "os.mkdir", "os.rename", "shutil.copyfile", "os.symlink"):
+            return False
+        if not isinstance(args[0], str | bytes | os.PathLike):
+            return False
+        file = os.path.realpath(os.fsdecode(args[0]))
+        if file.startswith(f"{self._planted}/"):
+            return True
+        is_written = event != "open" or bool(args[2] & _WRITES)
+        is_expected = file.startswith(("/dev/", os.path.realpath(OUTPUT)))
+        return is_written and "__pycache__" not in file and not is_expected
+
+
+WATCH = _Watch()
+
+
+# --- what is planted -------------------------------------------------------------------------
 
 
 @pytest.fixture

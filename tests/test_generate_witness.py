@@ -25,8 +25,7 @@ from any_models import (
     session_of,
 )
 from command_line import run
-from generated_models import TEXT_MODELS
-from generated_pages import READERS
+from generated_pages import READERS, TEXT_MODELS
 from sampling import first, named, sampled
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
