@@ -100,7 +100,8 @@ def page(
     """
     if prompt_pages > 1:
         grid = (1, 1)
-    tokens = ARCHITECTURES[architecture].visual_tokens(base_size, image_size, True, grid)
+    model = ARCHITECTURES[architecture]
+    tokens = model.visual_tokens(base_size, image_size, True, grid)
     views = [ViewBatch(1, base_size)]
     if grid != (1, 1):
         views.insert(0, ViewBatch(grid[0] * grid[1], image_size))

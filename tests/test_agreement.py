@@ -227,7 +227,8 @@ def peaks(session: DeepSeekOCRSession, page: dict) -> tuple[int, int, int]:
 @dtypes
 @sampled(("model", "page"), CASES, named("cut"))
 def test_of_the_reference(model, page, dtype):
-    session = DeepSeekOCRSession.from_directory(small_directory(**model), device="cpu", dtype=dtype)
+    directory = small_directory(**model)
+    session = DeepSeekOCRSession.from_directory(directory, device="cpu", dtype=dtype)
     assert len({*peaks(session, page)}) == 1
 
 
@@ -244,7 +245,8 @@ def test_of_the_published_code(model, page, dtype, tmp_path):
         "num_hidden_layers": 2,
         "projector_config": {"n_embed": 1280, "input_dim": 2048},
     }
-    (tmp_path / "config.json").write_text(json.dumps(dict(small_directory(**wide, **model).config)))
+    directory = small_directory(**wide, **model)
+    (tmp_path / "config.json").write_text(json.dumps(dict(directory.config)))
     session = DeepSeekOCRSession.from_local(
         tmp_path, device="cpu", dtype=dtype, trust_remote_code=True
     )

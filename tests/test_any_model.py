@@ -240,7 +240,8 @@ dtype = "float32"
 
 def test_tensors_are_as_described_with_values_that_are_known_on_meta(tmp_path):
     def inputs(stages, **lengths):
-        architecture = described_architecture(replace(LLAMA, stages=stages).write(tmp_path)[0])
+        small = replace(LLAMA, stages=stages)
+        architecture = described_architecture(small.write(tmp_path)[0])
         plan = architecture.plan(batch_size=2, **lengths)
         return architecture.prefill_inputs(META, torch.bfloat16, plan)
 
@@ -279,7 +280,8 @@ def test_the_longest_matching_path_wins_in_any_order(order, tmp_path):
         '[[stages]]\nname = "inner"\nprefixes = ["model.layers.0.self_attn"]\n',
         '[[stages]]\nname = "outer"\nprefixes = ["model.layers.0"]\n',
     ]
-    session = session_of(replace(LLAMA, stages="".join([*parts[::order], LLAMA.stages])), tmp_path)
+    stages = "".join([*parts[::order], LLAMA.stages])
+    session = session_of(replace(LLAMA, stages=stages), tmp_path)
     report = session.analyze(max_new_tokens=2)
     inner, outer = report.stages["inner"], report.stages["outer"]
     attention, inside = 2 * 64 * 64 + 2 * 32 * 64, 3 * 96 * 64
@@ -351,7 +353,8 @@ def test_a_mistake_is_named_with_what_is_right(tmp_path, old, new, message):
     file.write_text(GOOD.replace(old, new, 1))
     with pytest.raises(ConfigError) as refusal:
         described_architecture(file)
-    assert re.fullmatch(rf"('{file}'|{file}:) {re.escape(message)}[^\n]*", str(refusal.value))
+    told = rf"('{file}'|{file}:) {re.escape(message)}[^\n]*"
+    assert re.fullmatch(told, str(refusal.value))
 
 
 def test_the_expert_of_a_path_is_its_last_star(tmp_path):

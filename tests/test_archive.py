@@ -411,7 +411,8 @@ def test_columns_that_are_not_read_are_named_in_one_warning(
     capsys, tmp_path, columns, named, suffix
 ):
     table = {name: [640] for name in ("width", *columns, "height")}
-    code, _, err = run(capsys, "archive", written(tmp_path / f"pages.{suffix}", table), "--strict")
+    path = written(tmp_path / f"pages.{suffix}", table)
+    code, _, err = run(capsys, "archive", path, "--strict")
     assert (code, err.count("\n")) == ((0, 0) if named is None else (3, 2))
     assert named is None or "warning: columns of '" in err
     assert named is None or named in err.splitlines()[0]

@@ -158,7 +158,8 @@ def test_the_seed_script_takes_the_seeds_command_line(tmp_path):
     command = [sys.executable, script, *line.split(), tmp_path / "ops"]
     subprocess.run(command, capture_output=True, check=True)
     document = json.loads((tmp_path / "ops/static_compute.json").read_text())
-    assert [document["workload"][each] for each in ("seq_len", "text_tokens")] == [1024, 1024 - 903]
+    lengths = [document["workload"][each] for each in ("seq_len", "text_tokens")]
+    assert lengths == [1024, 1024 - 903]
     assert "flash_attention" in document["operator_ledger"]["counted"]
 
 
@@ -271,7 +272,8 @@ def test_only_trusted_code_runs_and_a_changed_file_ends_the_trust(capsys, untrus
         assert (code, [each for each in words if each not in out + err]) == (wanted, []), line
         assert ("RuntimeError" in err) == ("RuntimeError: ran" in words), line
     (untrusted / "code.py").write_text("raise RuntimeError('changed')\n")
-    assert "changed since they were trusted (code.py)" in run(capsys, "--model", untrusted)[2]
+    said = run(capsys, "--model", untrusted)[2]
+    assert "changed since they were trusted (code.py)" in said
 
 
 @pytest.mark.exhaustive
@@ -540,7 +542,8 @@ def test_130_while_start_up_imports_are_under_way(module):
 
 
 def test_an_interruption_while_results_are_written_does_not_deny_it(capsys, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.cli.printing.show", mock.Mock(side_effect=KeyboardInterrupt))
+    interrupt = mock.Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr("dsocr_analyze.cli.printing.show", interrupt)
     code, _, err = run(capsys, *ANALYTIC[:2])
     assert (code, err) == (130, "dsocr-analyze: interrupted; its results may be incomplete\n")
     assert REPORT.exists()

@@ -198,7 +198,8 @@ def test_modules_sum_to_their_stage_in_python_integers():
 @pytest.mark.exhaustive
 def test_batches_beyond_a_float_and_beyond_64_bits_are_exact():
     """m steps over K, K + 1, ... are m K + m (m - 1) / 2 keys, to the last digit."""
-    figures = figures_of(dataclasses.replace(PAGE, max_new_tokens=3 * 10**9 + 2, batch_size=10**6))
+    long = dataclasses.replace(PAGE, max_new_tokens=3 * 10**9 + 2, batch_size=10**6)
+    figures = figures_of(long)
     step = figures_of(dataclasses.replace(PAGE, batch_size=10**6))
     m, K = 3 * 10**9 + 1, PAGE.seq_len
     per_key = 10**6 * 12 * 2 * 10 * 128
@@ -719,7 +720,8 @@ def test_pages_that_its_code_does_not_run_are_refused(architecture, arguments, m
 
 @pytest.mark.parametrize(("size", "tokens"), [(720, 145), (783, 145), (976, 257), (1039, 257)])
 def test_ocr2_takes_views_that_its_code_runs(size, tokens):
-    assert OCR2.plan(page=(900, 900), crop_mode=False, image_size=size).visual_tokens == tokens
+    workload = OCR2.plan(page=(900, 900), crop_mode=False, image_size=size)
+    assert workload.visual_tokens == tokens
 
 
 def test_unlimited_has_no_flash_attention():
@@ -735,7 +737,8 @@ def test_unlimited_has_no_flash_attention():
 )
 def test_the_window_is_the_one_that_infer_takes(size, other, window):
     windows = {"sliding_window_size": size, "sliding_window": other}
-    assert directory(UNLIMITED.name, windows).dimensions().decoder.sliding_window == window
+    dimensions = directory(UNLIMITED.name, windows).dimensions()
+    assert dimensions.decoder.sliding_window == window
 
 
 # --- seconds ---------------------------------------------------------------------------------

@@ -778,7 +778,8 @@ SMALL_MODEL = small_directory().config
 
 def other_code(path: Path, config=SMALL_MODEL, **changes) -> ModelDirectory:
     """The reference's files as a directory of their own, around a small decoder."""
-    shutil.copytree(DEFAULT.reference, path, ignore=shutil.ignore_patterns("__pycache__"))
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(DEFAULT.reference, path, ignore=ignored)
     written(path / "config.json", config, **changes)
     return ModelDirectory.read(path)
 

@@ -213,7 +213,8 @@ def test_a_prefill_computes_the_logits_of_one_token_as_generate_asks(tmp_path):
     assert (deep.total.macs, deep.total.matrix_flops, deep.total.params) == (
         layers * layer + d * vocabulary + angles, flops, 1_235_814_400,
     )  # fmt: skip
-    assert every.total.matrix_flops - one.total.matrix_flops == 2 * (tokens - 1) * d * vocabulary
+    difference = every.total.matrix_flops - one.total.matrix_flops
+    assert difference == 2 * (tokens - 1) * d * vocabulary
     logits = 2 * tokens * vocabulary
     assert one.memory.peak_activation_bytes < logits < every.memory.peak_activation_bytes
 

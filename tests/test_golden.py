@@ -94,4 +94,5 @@ def test_the_outside_witness_counts_the_same():
     workload = DEFAULT.plan(page=(1191, 1684))
     with forward.running(eager.device), FlopCounterMode(display=False) as counter:
         eager.module(**DEFAULT.prefill_inputs(eager.device, eager.dtype, workload))
-    assert flops_by_stage(traced(eager, workload))["total"] == counter.get_total_flops()
+    traces = traced(eager, workload)
+    assert flops_by_stage(traces)["total"] == counter.get_total_flops()

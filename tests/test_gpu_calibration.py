@@ -622,7 +622,8 @@ class TestFloat32:
     def test_rows_are_predicted_as_the_device_says(self, read):
         timed = read(GPU.replace("1e-6", "10"), float32_text())
         sizes = [*itertools.product((1, 100, 3000), (64, 512), (1280,), (1, 5), (False, True))]
-        columns = dict(zip(("m", "n", "k", "batch", "cold"), np.array(sizes, float).T, strict=True))
+        names = ("m", "n", "k", "batch", "cold")
+        columns = dict(zip(names, np.array(sizes, float).T, strict=True))
         none = np.zeros(len(sizes), bool)
         rows = MeasuredRows(columns, columns["m"], none, none, np.zeros((len(sizes), 2), int), "")
         c = timed.kinds["gemm", "float32"].coefficients

@@ -121,7 +121,8 @@ def test_a_pipe_in_a_model_directory_is_named_unless_it_is_hidden(model, name, s
 
 
 def test_code_and_folders_beyond_any_models_are_refused(model, monkeypatch):
-    for name, value in {"SOURCE_BYTES": 10, "CODE_BYTES": 15, "_MOST_FILES": 4}.items():
+    limits = {"SOURCE_BYTES": 10, "CODE_BYTES": 15, "_MOST_FILES": 4}
+    for name, value in limits.items():
         monkeypatch.setattr(model_directory, name, value)
     (model / "a.py").write_bytes(b"#" * 10)
     (model / "b.py").write_bytes(b"#" * 5)
@@ -264,4 +265,5 @@ def test_new_files_have_the_permissions_that_the_user_wants(tmp_path, monkeypatc
             output_files.write_files({tmp_path / "b": ""}, mode=0o600)
     finally:
         os.umask(before)
-    assert [(tmp_path / name).stat().st_mode & 0o777 for name in "ab"] == [0o640, 0o600]
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in "ab"]
+    assert modes == [0o640, 0o600]

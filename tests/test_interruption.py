@@ -57,7 +57,8 @@ def raises(error, *_):
 
 @pytest.fixture(autouse=True)
 def _both_signals_raise(monkeypatch):
-    before = [*map(signal.signal, CODES, (signal.default_int_handler, partial(raises, Terminated)))]
+    raising = signal.default_int_handler, partial(raises, Terminated)
+    before = [*map(signal.signal, CODES, raising)]
     # Else pytest would make a warning of what Python drops.
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     yield

@@ -57,7 +57,8 @@ def test_prose_fits_says_the_same_and_no_number_is_parted_from_its_digits_or_uni
     assert all(cell_len(line) <= width and line == line.rstrip() for line in lines)
     assert re.sub(r"\s", "", "".join(lines)) == re.sub(r"\s", "", text)
     if width >= 30:
-        assert [each for line in wrap(text, width) for each in numbers_of(line)] == numbers_of(text)
+        whole = [each for line in wrap(text, width) for each in numbers_of(line)]
+        assert whole == numbers_of(text)
 
 
 @pytest.mark.exhaustive

@@ -122,7 +122,8 @@ def test_of_a_decoder_layer(alike):
          "memory that grows is alive twice"],
 )  # fmt: skip
 def test_what_has_an_entry_of_its_own(model, inputs, levels):
-    assert [(level.operator, level.nbytes) for level in traced(model, *inputs).levels] == levels
+    found = traced(model, *inputs).levels
+    assert [(level.operator, level.nbytes) for level in found] == levels
 
 
 def test_the_peak_is_the_highest_and_without_being_asked_nothing_is_kept():

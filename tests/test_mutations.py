@@ -128,6 +128,7 @@ def test_new_ones_replace_those_that_are_gone_where_the_fewest_are_left():
     files = dict.fromkeys(("a.py", "b.py", "c.py"), b"x = 1\ny = 2\n" * 20)
     before = chosen(files, 24, seed=1)
     kept = {each for each in before if each.room != "b"}
-    assert [each.room for each in chosen(files, 24, seed=1, kept=kept)] == ["b"] * 8
+    after = chosen(files, 24, seed=1, kept=kept)
+    assert [each.room for each in after] == ["b"] * 8
     assert chosen(files, 24, seed=1, kept=set(before)) == []
     assert kept.isdisjoint(chosen(files, 60, seed=1, kept=kept))

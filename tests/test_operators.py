@@ -911,7 +911,8 @@ def test_a_kernel_of_attention_by_its_own_name(run, given, size, outputs, read):
     kernel = kernels_of(run, *given)[-1]
     assert kernel.dimensions == size
     scores = math.prod(size[:2] + size[3:5])
-    assert kernel.work == Work(scores * 32, scores * (6 + size.masked), outputs, read, 2 * outputs)
+    vector = scores * (6 + size.masked)
+    assert kernel.work == Work(scores * 32, vector, outputs, read, 2 * outputs)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace.* is deprecated:DeprecationWarning")
@@ -995,11 +996,13 @@ def test_the_outside_witness_counts_any_einsum_alike(sizes, left, right, kept, o
 def test_the_outside_witness_counts_any_broadcast_product_alike(
     first, second, spread, rows, inner, columns
 ):
-    for index in range(1, min(len(first), len(second)) + 1):
+    shared = min(len(first), len(second))
+    for index in range(1, shared + 1):
         second[-index] = 1 if spread[index - 1] else first[-index]
     a, b = meta(*first, rows, inner), meta(*second, inner, columns)
     counted = total(trace_of(Calls(torch.matmul), a, b))
-    assert counted.macs == math.prod(torch.broadcast_shapes(first, second)) * rows * inner * columns
+    batch = math.prod(torch.broadcast_shapes(first, second))
+    assert counted.macs == batch * rows * inner * columns
     assert counted.matrix_flops == witnessed_flops(torch.matmul, a, b)
 
 
@@ -1015,7 +1018,8 @@ def test_the_outside_witness_counts_any_small_net_alike(data):
     net = torch.nn.Sequential(*layers).to("meta").train(False)
     x = meta(data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5)), first)
     for alike in (None, by_path):
-        assert total(trace_of(net, x, alike=alike)).matrix_flops == witnessed_flops(net, x)
+        counted = total(trace_of(net, x, alike=alike))
+        assert counted.matrix_flops == witnessed_flops(net, x)
 
 
 @settings(max_examples=15, deadline=None)

@@ -538,7 +538,8 @@ def rows(self, x):
 
 
 def both_masks(self, x):
-    assert (self.a(x) + self.b(x * 1)).sum().item() == 2 * (-8 + 6)
+    mask = self.a(x) + self.b(x * 1)
+    assert mask.sum().item() == 2 * (-8 + 6)
 
 
 def rows_written(last, alike):
@@ -1200,7 +1201,8 @@ class Odd(list):
 def test_what_holds_more_than_tensors_and_numbers_by_layer_is_no_cache(state):
     odd, cache = Odd(), GrowingCache()
     vars(odd).update(key_cache=[], value_cache=[])
-    assert caches_in([SimpleNamespace(**state), odd, 1, torch.ones(1), (None, (cache,))]) == [cache]
+    arguments = [SimpleNamespace(**state), odd, 1, torch.ones(1), (None, (cache,))]
+    assert caches_in(arguments) == [cache]
 
 
 DEVICES = ("meta", "cpu")

@@ -63,7 +63,8 @@ def test_projector_variants(kind, settings, shape):
 def test_neighbours_are_stacked(kind, settings, replaced, side, expected):
     module = projector(kind, n_embed=1, input_dim=1, **settings)
     setattr(module, replaced, nn.Identity())
-    assert module(torch.arange(1.0, side * side + 1).view(1, -1, 1)).tolist() == [expected]
+    grid = torch.arange(1.0, side * side + 1).view(1, -1, 1)
+    assert module(grid).tolist() == [expected]
 
 
 def test_fusion_adds_the_low_map_to_the_projected_high_one():

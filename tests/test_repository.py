@@ -235,7 +235,8 @@ def test_setup_refuses_what_is_no_package_built_against_torch(bare_project):
 
 
 def test_failed_setup_is_tried_again(bare_project, monkeypatch):
-    monkeypatch.setattr(script, "_run", Mock(side_effect=script.SetupError("no network")))
+    refused = script.SetupError("no network")
+    monkeypatch.setattr(script, "_run", Mock(side_effect=refused))
     with pytest.raises(script.SetupError):
         script.ensure_environment("dev.txt")
     assert not script.PINNED.stamp.exists()

@@ -684,7 +684,8 @@ def test_counts_are_those_without_a_gpu_and_a_parquet_file_says_what_was_assumed
 @pytest.mark.exhaustive
 def test_every_gpu_has_its_rows_and_its_line_and_rows_without_a_value_are_left_out(capsys):
     asked = ("--gpu", "h100,l40s", "--gpu", "l40s", "--batch-size", "1:3")
-    assert rows_of(*asked)["gpu"].to_pylist() == 3 * ["h100-sxm"] + 3 * ["l40s"]
+    gpus = rows_of(*asked)["gpu"].to_pylist()
+    assert gpus == 3 * ["h100-sxm"] + 3 * ["l40s"]
     one_token = ("--gpu", "l40s", "--max-new-tokens", "1,2,3")
     for more, quantity, texts in (
         (asked, "pages_per_second", ("pages per second", "h100-sxm", "l40s")),

@@ -246,7 +246,8 @@ def test_on_symbols_a_forward_says_what_it_says_on_integers(seed, n):
 
 def copied(t, x):
     """n bf16 elements to as many; a copy lives while it runs."""
-    return t.map("add", t.move("clone", x))
+    copy = t.move("clone", x)
+    return t.map("add", copy)
 
 
 def levels(t, stage=""):
@@ -764,4 +765,5 @@ ROOT = derived("log", None, ceil_log2, A * B + 1)
 )
 def test_values_are_of_integers_and_of_arrays(size, b, expected):
     assert [Values({"a": a, "b": b}).of(size) for a in (3, 4)] == expected
-    assert np.broadcast_to(Values({"a": np.array([3, 4]), "b": b}).of(size), 2).tolist() == expected
+    found = Values({"a": np.array([3, 4]), "b": b}).of(size)
+    assert np.broadcast_to(found, 2).tolist() == expected

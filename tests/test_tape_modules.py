@@ -458,7 +458,8 @@ def records(forward, dtype=BF16, *, path=None, part=slice(None), of=None):
     """What a forward notes when it is asked for: of one module, some of it, or some operators."""
 
     def run():
-        found = [each for each in alone(forward, dtype).kernels if path in (None, each.path)][part]
+        t = alone(forward, dtype)
+        found = [each for each in t.kernels if path in (None, each.path)][part]
         return [kernel for kernel in found if of is None or kernel.operator in of]
 
     return run

@@ -44,7 +44,8 @@ def _threads_take_turns_often():
 
 def in_parallel(function, arguments):
     """Results of the calls, in order, from a pool of threads that start together."""
-    with ThreadPoolExecutor(THREADS, initializer=threading.Barrier(THREADS).wait) as pool:
+    ready = threading.Barrier(THREADS)
+    with ThreadPoolExecutor(THREADS, initializer=ready.wait) as pool:
         return list(pool.map(function, arguments))
 
 

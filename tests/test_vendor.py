@@ -153,7 +153,8 @@ def drawn(seed: int) -> Run:
             "v_head_dim": draw.choice([20, 40]),
             "num_key_value_heads": heads,
         }
-    kind = draw.choice([None, "linear", "yarn", *(["dynamic"] if config["use_mla"] else [])])
+    kinds = [None, "linear", "yarn", *(["dynamic"] if config["use_mla"] else [])]
+    kind = draw.choice(kinds)
     if kind:
         config["rope_scaling"] = {"type": kind, "factor": 2.0, "mscale_all_dim": 0.5}
     base, small = draw.choice([(256, 192), (512, 320), (640, 640), (1024, 640)])
@@ -306,7 +307,8 @@ PAGES = [
 
 def described_in(page: ModulePage) -> dict[str, tuple[str, str]]:
     """Default and value of each parameter and key that a page describes; empty for no default."""
-    (body,) = re.findall(r"<!-- begin parameters -->(.*?)<!-- end parameters -->", page.text, re.S)
+    marked = r"<!-- begin parameters -->(.*?)<!-- end parameters -->"
+    (body,) = re.findall(marked, page.text, re.S)
     rows = page.parameters(rows_of(body))
     return {name.strip("`"): (default.strip("`"), value) for name, _, default, value in rows}
 

@@ -134,7 +134,8 @@ def two_writers(job: Job, draw: Random) -> Iterator[str]:
     job.make_old()
     first = job.start()
     time.sleep(draw.uniform(0, 0.1))
-    for process in (first, job.start()):
+    second = job.start()
+    for process in (first, second):
         said = job.end(process)
         if process.returncode != 0:
             yield f"exit code {process.returncode}: {said[:200]!r}"

@@ -97,7 +97,8 @@ def as_json(value: Any, draw: Random) -> bytes:
     text = json.dumps(value, ensure_ascii=draw.random() < 0.7)
     if draw.random() < 0.05:
         text = text.replace("{", '{"a": 1, "a": 2, ', 1)
-    data = text.encode("utf-16" if draw.random() < 0.02 else "utf-8", "surrogatepass")
+    encoding = "utf-16" if draw.random() < 0.02 else "utf-8"
+    data = text.encode(encoding, "surrogatepass")
     return mutated_bytes(data, draw) if draw.random() < 0.25 else data
 
 
@@ -254,7 +255,8 @@ def _image(kind: str, draw: Random) -> bytes:
 
     image = Image.new("RGB", (draw.randrange(1, 40), draw.randrange(1, 40)))
     out = io.BytesIO()
-    several = {"save_all": True, "append_images": [image.copy() for _ in range(draw.randrange(3))]}
+    frames = [image.copy() for _ in range(draw.randrange(3))]
+    several = {"save_all": True, "append_images": frames}
     image.save(out, kind, **(several if kind in ("TIFF", "GIF", "WEBP", "PDF") else {}))
     return out.getvalue()
 
