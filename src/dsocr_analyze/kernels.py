@@ -3,6 +3,8 @@
 A trace and a forward on a tape make the same records, which are compared one by one.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -60,7 +62,7 @@ class Work(NamedTuple):
         """Bytes read and written."""
         return self.bytes_read + self.bytes_written
 
-    def plus(self, other: "Work") -> "Work":
+    def plus(self, other: Work) -> Work:
         """The sum."""
         return Work(
             self.macs + other.macs,
@@ -70,7 +72,7 @@ class Work(NamedTuple):
             self.bytes_written + other.bytes_written,
         )
 
-    def times(self, factor: int) -> "Work":
+    def times(self, factor: int) -> Work:
         """`factor` times this work (negative for differences)."""
         return Work(
             factor * self.macs,
@@ -80,7 +82,7 @@ class Work(NamedTuple):
             factor * self.bytes_written,
         )
 
-    def minus(self, other: "Work") -> "Work":
+    def minus(self, other: Work) -> Work:
         """The difference."""
         return self.plus(other.times(-1))
 
@@ -197,7 +199,7 @@ class Kernel(NamedTuple):
         """Work of all calls."""
         return self.work if self.calls == 1 else self.work.times(self.calls)
 
-    def at(self, path: str) -> "Kernel":
+    def at(self, path: str) -> Kernel:
         """The same, called by another module: `_replace(path=path)` in half the time."""
         kind, operator, dimensions, dtype, output_dtype, work, calls, _, stage = self
         return Kernel(kind, operator, dimensions, dtype, output_dtype, work, calls, path, stage)

@@ -1,5 +1,7 @@
 """The module tree of a model: nodes, folding of repeated layers, leaf classes by stage."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
@@ -99,9 +101,9 @@ class TreeNode(NamedTuple):
     label: str
     module: TreeModule
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
-    children: tuple["TreeNode", ...]
+    children: tuple[TreeNode, ...]
 
-    def walk(self) -> Iterator["TreeNode"]:
+    def walk(self) -> Iterator[TreeNode]:
         """This node and all below, parents first."""
         yield self
         for child in self.children:

@@ -1,5 +1,7 @@
 """The two streams: results on stdout, everything else on stderr."""
 
+from __future__ import annotations
+
 import contextlib
 import io
 import os
@@ -48,12 +50,12 @@ class Stdout:
         return getattr(self.stream, name)
 
     @property
-    def styled(self) -> "Stdout":
+    def styled(self) -> Stdout:
         """For text that is already escaped and coloured."""
         return Stdout(self.stream, is_styled=True)
 
     @property
-    def buffer(self) -> "Stdout":
+    def buffer(self) -> Stdout:
         """For bytes."""
         return Stdout(getattr(self.stream, "buffer", None))
 

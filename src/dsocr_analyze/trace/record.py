@@ -1,5 +1,7 @@
 """The record of one forward pass."""
 
+from __future__ import annotations
+
 import functools
 from collections import Counter
 from collections.abc import Callable
@@ -67,7 +69,7 @@ class Trace:
     levels: list[Level] = field(default_factory=list)
     modules: dict[str, list[TracedCall]] = field(default_factory=dict)
 
-    def add(self, call: "Trace", alive: int, old: str, new: str) -> None:
+    def add(self, call: Trace, alive: int, old: str, new: str) -> None:
         """Adds a call of the module `old`, with `alive` bytes before it, as one of `new`."""
         here: Callable[[str], str] = str
         if new == old:

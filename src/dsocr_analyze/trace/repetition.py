@@ -5,6 +5,8 @@ compared, since a model may be changed after loading. The first call's side effe
 record may be repeated at all.
 """
 
+from __future__ import annotations
+
 import copy
 import enum
 import functools
@@ -67,7 +69,7 @@ class RecordedCall:
     trace: Trace
     output: list[int | Look | None]
     returns_tuple: bool
-    extensions: list["Extension"]
+    extensions: list[Extension]
 
     def leave(self, layer: int | None, arguments: Arguments, memory: LiveTensors) -> Value:
         """Leaves what an equal call would: longer caches and an output, which is returned."""

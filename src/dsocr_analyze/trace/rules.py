@@ -5,6 +5,8 @@ product 6. Movement keeps its rules; matrix products and the operators in `_REAL
 restated; others are unknown for them.
 """
 
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -141,7 +143,7 @@ class _Value:
     def isCompleteTensor(self) -> bool:  # noqa: N802 - fvcore's name
         return isinstance(self.value, torch.Tensor)
 
-    def type(self) -> "_Value":
+    def type(self) -> _Value:
         return self
 
     def sizes(self) -> list[int]:

@@ -6,6 +6,8 @@ Source: `VitModel` and its parts (`deepencoder.py`), in whose order operators an
 Vaswani et al. 2017, eq. 1.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import methodcaller
@@ -146,7 +148,7 @@ class ClipDimensions:
     patch_size: int
 
     @classmethod
-    def from_config(cls, config: Config) -> "ClipDimensions":
+    def from_config(cls, config: Config) -> ClipDimensions:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config).section(_CLIP_SECTION)
         width = keys.integer("width", most=LARGEST_WIDTH)
@@ -169,7 +171,7 @@ class ClipModelDimensions(ModelDimensions):
     clip: ClipDimensions
 
     @classmethod
-    def from_config(cls, config: Config) -> "ClipModelDimensions":
+    def from_config(cls, config: Config) -> ClipModelDimensions:
         """Reads a whole `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
         sam, clip = SamDimensions.from_config(config), ClipDimensions.from_config(config)
         projector = ProjectorDimensions.from_config(config)

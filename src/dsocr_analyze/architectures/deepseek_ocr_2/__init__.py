@@ -7,6 +7,8 @@ Source: `Qwen2Decoder2Encoder`, `CustomQwen2Decoder` (`deepencoderv2.py`) and th
 transformers 4.46, in whose order operators and names stand; Ainslie et al. 2023 (GQA).
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import methodcaller
@@ -170,7 +172,7 @@ class EncoderDimensions:
     view_sizes: tuple[int, ...]
 
     @classmethod
-    def from_config(cls, config: Config) -> "EncoderDimensions":
+    def from_config(cls, config: Config) -> EncoderDimensions:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config).section("vision_config.width.qwen2-0-5b")
         width = keys.integer("dim", most=LARGEST_WIDTH)
@@ -214,7 +216,7 @@ class OCR2Dimensions(ModelDimensions):
     encoder: EncoderDimensions
 
     @classmethod
-    def from_config(cls, config: Config) -> "OCR2Dimensions":
+    def from_config(cls, config: Config) -> OCR2Dimensions:
         """Reads a whole `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
         encoder = EncoderDimensions.from_config(config)
         sam = SamDimensions.from_config(config)

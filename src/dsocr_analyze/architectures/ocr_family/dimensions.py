@@ -5,6 +5,8 @@ As in the vendors' config classes, the decoder's keys are at the top level and t
 (`configuration_deepseek_v2.py`) or `PretrainedConfig` has a default for it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -61,7 +63,7 @@ class SamDimensions:
     neck: int = 256
 
     @classmethod
-    def from_config(cls, config: Config) -> "SamDimensions":
+    def from_config(cls, config: Config) -> SamDimensions:
         """Reads a whole `config.json`; raises ConfigError."""
         vision, keys = ConfigKeys(config).section("vision_config"), ConfigKeys(config).section(_SAM)
         width = keys.integer("width", most=LARGEST_WIDTH)
@@ -129,7 +131,7 @@ class ProjectorDimensions:
     conv_fusion: bool = False
 
     @classmethod
-    def from_config(cls, config: Config) -> "ProjectorDimensions":
+    def from_config(cls, config: Config) -> ProjectorDimensions:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config).section("projector_config")
         kind = keys.choice("projector_type", PROJECTOR_TYPES)
@@ -260,7 +262,7 @@ class DecoderDimensions:
     sliding_window: int | None = None
 
     @classmethod
-    def from_config(cls, config: Config) -> "DecoderDimensions":
+    def from_config(cls, config: Config) -> DecoderDimensions:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config)
         use_mla, rope_scaling, usual = keys.boolean("use_mla"), None, DECODER_DEFAULTS
