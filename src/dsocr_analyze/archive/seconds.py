@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.timing import assumptions, cost_per_thousand_pages, kernel_seconds
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, TimedModel
+from dsocr_analyze.timing.served_modes import served_notes
 from dsocr_analyze.workload import Mode
 
 __all__ = ["ArchiveTimeRequest", "ArchiveTimer", "TimeRequested"]
@@ -50,13 +51,18 @@ class TimeRequested:
     job: assumptions.Assumptions
     sentences: tuple[str, ...] = ()
 
-    def sentences_of(self, architecture: Architecture) -> tuple[str, ...]:
-        """The assumptions in words, with corrections from benchmarks on these GPUs."""
+    def sentences_of(self, architecture: Architecture, modes: Iterable[Mode]) -> tuple[str, ...]:
+        """The assumptions in words, with what a server does with pages in these modes.
+
+        Corrections are from benchmarks on these GPUs.
+        """
         corrections = (
             self.job.corrections.of(each, self.job.host, architecture.name)
             for each in self.profiles
         )
-        return (*self.sentences, *(said for each in corrections for said in each.sentences()))
+        served = served_notes(architecture, self.job.host.name, *modes)
+        said = (said for each in corrections for said in each.sentences())
+        return (*self.sentences, *served, *said)
 
     def timers(
         self, model: CountedModel, settings: Sequence[Setting]
@@ -230,6 +236,7 @@ class ArchiveTimer:
                 f"{profile.gpu.name}: kernel times from {profile.source}",
                 *([wider] if kinds else ()),
                 *self.time.requested.sentences,
+                *served_notes(self._model.architecture, self._job.host.name, timed.setting.mode),
                 *timed.timer.correction.sentences(),
             ),
         )

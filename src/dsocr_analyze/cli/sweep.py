@@ -229,7 +229,7 @@ def _count_combinations(context: typer.Context, time: TimeRequested | None, quan
             f"--new-tokens-from {str(given['new_tokens_from'])!r} gives the output lengths; give"
             " one --max-new-tokens"
         )
-    notes = () if time is None else time.sentences_of(architecture)
+    notes = () if time is None else time.sentences_of(architecture, asked.modes)
     opening = setting.opening_of(
         directory, architecture, asked.modes, notes,
         command="sweep", options=options.options_used(context),

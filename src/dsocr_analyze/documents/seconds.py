@@ -12,6 +12,7 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing import TimeEntry, assumptions, page_times, predict, serving
 from dsocr_analyze.timing.kernel_seconds import Duration, kernel_seconds
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
+from dsocr_analyze.timing.served_modes import all_served_modes
 
 __all__ = ["TimedPage"]
 
@@ -22,6 +23,7 @@ class TimedPage:
     Attributes:
         fusions: What each kernel of a serving engine replaces.
         servers: The serving engines.
+        served_modes: The modes that they offer, by architecture.
         profiles: All GPUs' profiles.
     """
 
@@ -31,6 +33,7 @@ class TimedPage:
         dimensions = ModelDirectory.read(DEFAULT.reference).dimensions()
         self.workload: Any = DEFAULT.plan(page=(1240, 1754), max_new_tokens=1024)
         self.gpu, self.profiles = device("h100-sxm"), dict(all_profiles())
+        self.served_modes = all_served_modes()
         self._model = page_times.TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
 
     def kernels(self, which: str) -> list[tuple[Kernel, Mapping[str, Any], float, bool]]:

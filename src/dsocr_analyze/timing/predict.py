@@ -22,6 +22,7 @@ from dsocr_analyze.timing import (
 from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
 from dsocr_analyze.timing.kernel_seconds import Duration, total_duration
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes, TimedModel
+from dsocr_analyze.timing.served_modes import served_notes
 from dsocr_analyze.workload import PageWorkload
 
 __all__ = ["TimeRequest", "entry_of", "predict", "times_of"]
@@ -121,6 +122,7 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
         correction=timer.correction.found,
         sentences=(
             *assumed.sentences(lengths.sentence, [device], prepare),
+            *served_notes(timer.model.architecture, timer.host.name, pages.kinds[0]),
             *timer.correction.sentences(),
         ),
     )
