@@ -29,7 +29,7 @@ def said(sentences):
     ("options", "expected"),
     [
         ("--mode gundam", None),
-        ("--mode tiny", "of DeepSeek-OCR's modes vllm offers gundam only, not tiny (since 0.11.1;"),
+        ("--mode tiny", "of DeepSeek-OCR's modes vllm offers gundam only, not tiny (since 0.14;"),
         ("--mode tiny --server sglang", "of DeepSeek-OCR's modes sglang offers gundam only, not"),
         ("--mode tiny --server vllm-v0", None),
         ("--mode tiny --runtime eager", None),
@@ -75,12 +75,14 @@ def test_many_pages_are_told_once(capsys):
 
 
 def test_of_every_model_and_server_is_kept_what_it_offers():
+    assert {name: row.keys() for name, row in all_served_modes().items()} == dict.fromkeys(
+        ARCHITECTURES, SERVERS.keys()
+    )
     for (name, rows), server in itertools.product(all_served_modes().items(), SERVERS):
-        architecture, [row] = ARCHITECTURES[name], [row for row in rows if server in row.servers]
+        architecture, row = ARCHITECTURES[name], rows[server]
         named = {*(row.modes or ()), *row.several, *row.earlier}
         assert named <= {*architecture.modes}, "a mode that the model does not have"
         for mode in architecture.modes.values():
-            is_lacking = row.modes is not None and mode.name not in row.modes
             notes = " ".join(served_notes(architecture, server, mode))
+            is_lacking = row.modes is not None and mode.name not in row.modes
             assert (" not " in notes) == is_lacking
-    assert all_served_modes().keys() == ARCHITECTURES.keys()

@@ -1,22 +1,17 @@
 """The modes in which serving engines offer a model, `served_modes.toml`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 from itertools import filterfalse
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct, toml
 
-from dsocr_analyze.workload import PageWorkload
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.workload import Mode
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.workload import Mode, PageWorkload
 
 __all__ = ["ServedModes", "all_served_modes", "served_notes"]
 
@@ -24,9 +19,8 @@ _SIZES: Final = attrgetter("base_size", "image_size", "crop_mode")
 
 
 class ServedModes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The modes of a model that some engines offer; `served_modes.toml` explains the fields."""
+    """In which modes an engine offers a model; `served_modes.toml` explains the fields."""
 
-    servers: tuple[str, ...]
     versions: str
     source: str
     modes: tuple[str, ...] | None = None
@@ -36,10 +30,10 @@ class ServedModes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 @cache
-def all_served_modes() -> Mapping[str, tuple[ServedModes, ...]]:
-    """What is known, by architecture."""
+def all_served_modes() -> Mapping[str, Mapping[str, ServedModes]]:
+    """What is known, by architecture and engine."""
     text = resources.files(__package__).joinpath("served_modes.toml").read_text(encoding="utf-8")
-    return toml.decode(text, type=dict[str, tuple[ServedModes, ...]])
+    return toml.decode(text, type=dict[str, dict[str, ServedModes]])
 
 
 def served_notes(
@@ -53,24 +47,22 @@ def served_notes(
         views[mode] = architecture.forms.crop_grids.most * each.crop_mode
         if isinstance(each, PageWorkload):
             pages, views[mode] = each.prompt_pages, math.prod(each.grid)
-    for row in all_served_modes().get(architecture.name, ()):
-        offered = row.modes if pages == 1 else row.several
-        offered = (*views,) if offered is None else offered
-        lacking = ", ".join(filterfalse(offered.__contains__, views))
-        if server not in row.servers:
-            continue
-        if not offered:
-            yield f"{server} does not serve {architecture.title}: {row.source}"
-        elif lacking:
-            yield (
-                f"of {architecture.title}'s modes {server} offers {', '.join(offered)} only, not"
-                f" {lacking} ({row.versions}; {row.source})"
-            )
-        for mode in filter(row.earlier.__contains__, views if pages == 1 else ()):
-            yield f"{server} offers {mode}, but {row.earlier[mode]} ({row.source})"
-        cut = max(map(views.__getitem__, filter(offered.__contains__, views)), default=0)
-        if row.tiles is not None and cut > row.tiles:
-            yield (
-                f"{server} cuts a page into at most {row.tiles} local views; pages are priced as"
-                f" the model's own code cuts them, into up to {cut} ({row.source})"
-            )
+    if (row := all_served_modes().get(architecture.name, {}).get(server)) is None:
+        return
+    alone = (*views,) if row.modes is None else row.modes
+    offered = alone if pages == 1 else row.several
+    if not offered:
+        yield f"{server} does not serve {architecture.title}: {row.source}"
+    elif lacking := ", ".join(filterfalse(offered.__contains__, views)):
+        yield (
+            f"of {architecture.title}'s modes {server} offers {', '.join(offered)} only, not"
+            f" {lacking} ({row.versions}; {row.source})"
+        )
+    for mode in filter(row.earlier.__contains__, views if pages == 1 else ()):
+        yield f"{server} offers {mode}, but {row.earlier[mode]} ({row.source})"
+    cut = max(map(views.__getitem__, filter(offered.__contains__, views)), default=0)
+    if row.tiles is not None and cut > row.tiles:
+        yield (
+            f"{server} cuts a page into at most {row.tiles} local views; pages are priced as"
+            f" the model's own code cuts them, into up to {cut} ({row.source})"
+        )
