@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from fractions import Fraction
 from functools import cached_property
@@ -67,8 +66,7 @@ class Example(Polynomial):
     decisions: list[Decision] | None = None
 
     def __init__(self, terms: Terms, value: int) -> None:
-        super().__init__(terms)
-        self.value = value
+        self.terms, self.value = terms, value
 
     @classmethod
     def named(cls, name: str, value: int, *, multiple: int = 1) -> Example:
@@ -76,11 +74,15 @@ class Example(Polynomial):
         return cls({(Symbol(name, least=0, multiple=multiple),): 1}, value)
 
     def __add__(self, other: Size) -> Example:
+        if type(other) is int and not other:
+            return self
         return Example(super().__add__(other).terms, self.value + value_of(other))
 
     __radd__ = __add__
 
     def __mul__(self, other: Size) -> Example:
+        if type(other) is int and other == 1:
+            return self
         return Example(super().__mul__(other).terms, self.value * value_of(other))
 
     __rmul__ = __mul__
@@ -430,10 +432,13 @@ def _bytes_of(kept: Any) -> Size:
 Relations: TypeAlias = tuple[tuple[tuple[str, ...], Polynomial], ...]
 """Products of names, and what is written instead: `d` for `H D`."""
 
-_ORDER: Final = (
-    *"B N T q n g R K L_0 E k l w H H_kv G d d_in d_out d_q d_c".split(),
-    *"D D_n D_r D_v f m V C c c_0 c_1 c_2 p s t".split(),
-)
+_ORDER: Final = {
+    name: place
+    for place, name in enumerate(
+        "B N T q n g R K L_0 E k l w H H_kv G d d_in d_out d_q d_c"
+        " D D_n D_r D_v f m V C c c_0 c_1 c_2 p s t".split()
+    )
+}
 """The factors of a term stand in this order."""
 _LINE: Final = 88
 
@@ -451,21 +456,21 @@ def written(size: Size, relations: Relations = ()) -> str:
 def _rewritten(size: Polynomial, relations: Relations) -> Polynomial:
     """The polynomial with products of names replaced."""
     for product, instead in relations:
-        found = Polynomial({})
+        found, factors = list[Polynomial](), [*map(Symbol, product)]
         for monomial, coefficient in size.terms.items():
             term = Polynomial({(): coefficient})
             left = list(monomial)
-            while not Counter(product) - Counter(left):
-                for each in product:
-                    left.remove(Symbol(each))
+            while all(left.count(each) >= factors.count(each) for each in factors):
+                for each in factors:
+                    left.remove(each)
                 term = term * instead
-            found = found + term * Polynomial({tuple(left): 1})
-        size = found
+            found.append(term * Polynomial({tuple(left): 1}))
+        size = Polynomial.sum(found)
     return size
 
 
 def _rank(name: str) -> tuple[int, str]:
-    return (_ORDER.index(name) if name in _ORDER else len(_ORDER)), name
+    return _ORDER.get(name, len(_ORDER)), name
 
 
 def conditions(asked: Iterable[Decision], relations: Relations = ()) -> list[str]:
