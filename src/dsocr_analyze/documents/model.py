@@ -346,12 +346,12 @@ class DocumentedModel:
             if taped and calls:
                 if path not in params:  # a decode step does not run every expert
                     weights = {
-                        each
+                        id(each): each.numel()
                         for _, part in torch_calls.modules_in(run.model.get_submodule(path))
                         for each in part._parameters.values()
                         if each is not None
                     }
-                    params[path] = taped[0].params, sum(each.numel() for each in weights)
+                    params[path] = taped[0].params, sum(weights.values())
                 yield Case(
                     ", ".join(filter(None, (run.label, paths[path]))),
                     next(
