@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cache, cached_property
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -50,6 +52,9 @@ _OVERVIEWS: Final = (
 
 _WITHOUT_MODEL: Final = ("commands.md", "seconds.md", "tasks.md")
 """Documents for which no model is traced."""
+
+_MOST_LINES: Final = 100
+"""No signature is longer."""
 
 _IN_MODEL: Final = re.compile(r"^In the model: .*$", re.M)
 _CASES: Final = re.compile(
@@ -132,7 +137,8 @@ class ModulePage:
     @property
     def kinds(self) -> str:
         """Kinds of its operators, as they first run."""
-        found = dict.fromkeys(each.kind for case in self.cases for each in case.traced.kernels)
+        kernels = chain.from_iterable(case.traced.kernels for case in self.cases)
+        found = dict.fromkeys(map(attrgetter("kind"), kernels))
         return ", ".join(found) or "none"
 
     @property
@@ -277,8 +283,10 @@ def definition_of(subject: Any) -> str:
 def _without_body(function: Callable[..., Any]) -> str:
     """A function's source up to its body."""
     function = inspect.unwrap(function)
-    source = re.sub(r"  # .*$", "", textwrap.dedent(inspect.getsource(function)), flags=re.M)
-    opening = re.split(r":(?: \.\.\.)?$", source, maxsplit=1, flags=re.M)[0]
+    lines, start = inspect.findsource(function)
+    # `inspect.getsource` would read all tokens, to find an end that is not needed.
+    source = re.sub(r"  # .*$", "", "".join(lines[start : start + _MOST_LINES]), flags=re.M)
+    opening = textwrap.dedent(re.split(r":(?: \.\.\.)?$", source, maxsplit=1, flags=re.M)[0])
     # Names of constants say nothing to a reader.
     value = function.__globals__.__getitem__
     return re.sub(r"(?<= = )_\w+", lambda name: repr(value(name[0])), opening) + ": ..."

@@ -62,6 +62,8 @@ _NUMBERS: Final = re.compile(
     r"(?P<body>.*?)(?P<close>```)$",
     re.M | re.S,
 )
+_SHAPE: Final = re.compile(r"`(\[[^`\n]+\])`")
+"""A tensor's shape, in a table or elsewhere."""
 _COMMENT: Final = re.compile(r"<!--(?! (?:cases|output:|table:) ).*?(?:-->|$)", re.M)
 _value: Final = "{{{{ {} }}}}".format
 _plain: Final = "{{{{ plain({}) }}}}".format
@@ -99,15 +101,14 @@ _CODES: Final[dict[str, CodeType]] = {}
 
 @cache
 def _template(source: str) -> Template:
-    return Template.from_code(
-        _JINJA, _CODES.get(source) or _JINJA.compile(source), _JINJA.make_globals(None)
-    )
+    # As a plain dictionary, globals are copied in a fraction of the time.
+    return Template.from_code(_JINJA, _CODES.get(source) or _JINJA.compile(source), _JINJA.globals)
 
 
 def compiled_templates(sources: Sources) -> bytes:
     """All templates of the documents, compiled for another process."""
     text = "\n".join(sources.texts.values())
-    values = [match["arguments"] for match in _VALUE.finditer(text)]
+    values = [match["arguments"] for match in _VALUE.finditer(text)] + _SHAPE.findall(text)
     numbers = ", ".join(match["arguments"] for match in _NUMBERS.finditer(text)).split(", ")
     for source in {*sources.templates.values(), *map(_value, values), *map(_plain, numbers)}:
         with contextlib.suppress(TemplateError):  # its document names it
