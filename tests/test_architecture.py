@@ -214,6 +214,7 @@ OPENERS = {
     "dsocr_analyze.hardware.profile": "resources of the package",
     "dsocr_analyze.report.html": "resources of the package",
     "dsocr_analyze.timing.served_modes": "a resource of the package",
+    "dsocr_analyze.timing.server_benchmarks.reading": "a resource of the package",
     "dsocr_analyze.measuring.machine": "/proc/cpuinfo",
     "dsocr_analyze.cli.check": "appends to the summary of a CI step",
     "dsocr_analyze.archive.table_files": "writes a temporary file",

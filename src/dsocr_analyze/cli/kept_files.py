@@ -53,11 +53,13 @@ def select_corrections(
                 arguments=["server_version", "corrections"],
             )
         return NO_CORRECTIONS
-    kept, found = Corrections(tuple(kept_benchmarks()), server_version), dict[str, None]()
-    for profile in profiles:
-        found |= dict.fromkeys(kept.versions(profile.gpu.name, server.lower()))
+    kept, measured = (
+        tuple(kept_benchmarks()),
+        [(each.gpu.name, server.lower()) for each in profiles],
+    )
+    found = sorted({each.version for each in kept if (each.gpu, each.server) in measured})
     if server_version is None or server_version in found:
-        return kept
+        return Corrections(kept, server_version)
     raise BenchmarkError(
         f"no benchmark of {server} {server_version} is kept for these GPUs; there are"
         f" {', '.join(found) or 'none'}"

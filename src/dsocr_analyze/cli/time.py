@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -17,7 +16,7 @@ from dsocr_analyze.analysis import Engine, check_precision
 from dsocr_analyze.analytic import ATTENTION_NAMES
 from dsocr_analyze.cli import kept_files, options, page_options, printing, streams, words
 from dsocr_analyze.dtypes import dtype_named
-from dsocr_analyze.errors import BenchmarkError, DeviceError, WorkloadError
+from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.escaping import visible
 from dsocr_analyze.report import opening, time_tables
 
@@ -91,12 +90,12 @@ def time(
     from dsocr_analyze.cli.time_requests import request_from
 
     options.check_files(None, plot)
-    compares, server = None, None
-    if from_benchmark:
-        found, server, version = _measured_in(context, from_benchmark)
-        compares = partial(_compare, context, found, version)
-    elif "keep" in options.given_options(context):
-        raise WorkloadError(f"--keep {keep} is for --from-benchmark FILE; leave it out")
+    benchmarks, server, version = (
+        _measured_in(context, from_benchmark) if from_benchmark else ([], None, "")
+    )
+    if server is None and "keep" in options.given_options(context):
+        which = "a server's --from-benchmark" if benchmarks else "--from-benchmark"
+        raise WorkloadError(f"--keep {keep} is for {which} FILE; leave it out")
     directory = page_options.model_directory_from(
         model, arch, config, sliding_window=sliding_window
     )
@@ -105,8 +104,18 @@ def time(
     words.warn(context, directory.architecture.warnings_of(asked.workload))
     gpus = options.gpu_names(gpu, context.params["named_gpus"])
     request = request_from(context, gpus or [*options.all_gpus()], server=server)
-    if compares is not None:
-        compares(request, directory, asked)
+    if benchmarks:
+        from dsocr_analyze.timing.server_benchmarks import comparison
+
+        named = not {"model", "arch"}.isdisjoint(options.given_options(context))
+        architecture, page = directory.architecture, asked.workload_of_page
+        benchmarks = [
+            comparison.of_model(each, architecture, is_given=named) for each in benchmarks
+        ]
+        request = comparison.with_preprocessing(request, benchmarks, architecture, page)
+    if server is not None:
+        served = [each for each in benchmarks if each.is_served]
+        _compare(context, served, version, request, directory, asked)
     else:
         _show(context, Engine(directory, time=request), asked, is_of_all=not gpus)
 
@@ -159,47 +168,38 @@ _NOT_BESIDE: Final = {
 
 def _measured_in(
     context: typer.Context, files: Sequence[Path]
-) -> tuple[list[ServerBenchmark], str, str]:
-    """The benchmarks in some files, their server and its version.
+) -> tuple[list[ServerBenchmark], str | None, str]:
+    """The benchmarks in some files; of servers among them, which one it was, and its version.
 
     Raises:
         BenchmarkError: A file is no benchmark, or they differ in engine or version.
         WorkloadError: Options contradict them.
     """
-    from dsocr_analyze.timing.runtimes import server_named
-    from dsocr_analyze.timing.server_benchmarks import comparison
+    from dsocr_analyze.timing.server_benchmarks.comparison import measured_server
     from dsocr_analyze.timing.server_benchmarks.reading import read_benchmarks
 
     given, asked = options.given_options(context), context.params
-    gpus = options.gpu_names(asked["gpu"], asked["named_gpus"])
-    if len(gpus) != 1:
-        raise WorkloadError(
-            "--from-benchmark needs the one GPU that was measured, as in: dsocr-analyze time"
-            f" h100-sxm --from-benchmark FILE; {len(gpus)} are named"
-        )
     if asked["runtime"] != "serving":
         raise WorkloadError(
             f"--from-benchmark is of a serving engine; leave out --runtime {asked['runtime']}"
         )
-    if name := next((each for each in given if each in _NOT_BESIDE), None):
-        raise WorkloadError(f"leave out {given[name]} with --from-benchmark: {_NOT_BESIDE[name]}")
     benchmarks = [each for file in files for each in read_benchmarks(file)]
-    server = asked["server"]
-    if "server" not in given:
-        server = comparison.server_of(benchmarks[0], server)
-    server = server_named(server).name
-    for each in benchmarks:
-        comparison.check_engine(each, server)
-    version, *others = dict.fromkeys(
-        comparison.version_of(each, asked["server_version"]) for each in benchmarks
-    )
-    if others:
-        raise BenchmarkError(
-            f"the benchmarks are of several versions ({', '.join([version, *others])}); give those"
-            " of one version at a time, and server_version for files that do not contain it",
-            arguments=["server_version"],
+    has_server = any(each.is_served for each in benchmarks)
+    gpus = options.gpu_names(asked["gpu"], asked["named_gpus"])
+    if has_server and len(gpus) != 1:
+        raise WorkloadError(
+            "--from-benchmark needs the one GPU that was measured, as in: dsocr-analyze time"
+            f" h100-sxm --from-benchmark FILE; {len(gpus)} are named"
         )
-    return benchmarks, server, version
+    beside = _NOT_BESIDE if has_server else {}
+    if not all(each.is_served for each in benchmarks):
+        beside = {**beside, "preprocess_ms": "the file gives it"}
+    if name := next((each for each in given if each in beside), None):
+        raise WorkloadError(f"leave out {given[name]} with --from-benchmark: {beside[name]}")
+    server, version = measured_server(
+        benchmarks, asked["server"], asked["server_version"], is_given="server" in given
+    )
+    return benchmarks, server if has_server else None, version
 
 
 def _compare(
@@ -213,28 +213,25 @@ def _compare(
     """Prints predictions on one GPU beside what was measured; keeps corrections if asked.
 
     Raises:
-        BenchmarkError: A benchmark is of another model, or too far from its prediction.
+        BenchmarkError: A benchmark is too far from its prediction.
         OutputError: The corrections cannot be kept.
     """
     from dsocr_analyze.report import measured
     from dsocr_analyze.timing.correction import Corrections
     from dsocr_analyze.timing.page_times import TimedModel
-    from dsocr_analyze.timing.server_benchmarks import comparison
+    from dsocr_analyze.timing.server_benchmarks.comparison import Comparison
 
     [device], [job], architecture = request.profiles, request.jobs, directory.architecture
     check_precision(device, job.precision)
-    dtype = dtype_named(asked.dtype)
-    model = TimedModel(architecture, directory.dimensions(), dtype, False, device)
-    predictor = comparison.Predictor(model, asked.workload_of_page, job)
-    named = not {"model", "arch"}.isdisjoint(options.given_options(context))
-    notes = [comparison.check_model(each, architecture, is_given=named) for each in benchmarks]
-    when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    kept = [predictor.kept(each, version, when) for each in benchmarks]
-    known = Corrections(tuple(kept_files.kept_benchmarks()), version).with_these(kept)
-    entries = tuple(
-        predictor.entry(each, record, known, note)
-        for each, record, note in zip(benchmarks, kept, notes, strict=True)
+    model = TimedModel(
+        architecture, directory.dimensions(), dtype_named(asked.dtype), False, device
     )
+    compared = [Comparison(each, model, asked.workload_of_page, job) for each in benchmarks]
+    when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    kept = [each.kept(version, when) for each in compared]
+    every = {each.id: each for each in (*kept_files.kept_benchmarks(), *kept)}
+    known = Corrections(tuple(every.values()), version)
+    entries = tuple(each.entry(record, known) for each, record in zip(compared, kept, strict=True))
     is_kept = bool(context.params["keep"])
     report = measured.BenchmarkReport(
         schema_version=opening.SCHEMA_VERSION,

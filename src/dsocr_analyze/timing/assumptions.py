@@ -217,6 +217,7 @@ class Assumptions:
         host: The runtime's; a device's profile may have measured its figures.
         lengths: Of outputs, from a page's token limit; raises WorkloadError.
         preprocess_seconds: CPU seconds per page; None to estimate them.
+        preprocess_origin: Where they come from, in words.
         workers: Pages that the CPU prepares in parallel.
         reserved: Fraction of the memory kept for the driver, the allocator and kernels.
         price_per_hour: Of one GPU.
@@ -235,6 +236,7 @@ class Assumptions:
     price_per_hour: float | None = None
     is_offline: bool = False
     corrections: Corrections = NO_CORRECTIONS
+    preprocess_origin: str = "given"
 
     def __post_init__(self) -> None:
         prepared, price = self.preprocess_seconds or 0.0, self.price_per_hour
@@ -279,7 +281,7 @@ class Assumptions:
         seconds = prepare if given is None else given
         preprocessing = "is estimated from each page's pixels"
         if seconds is not None:
-            origin = "estimated from its pixels" if given is None else "given"
+            origin = "estimated from its pixels" if given is None else self.preprocess_origin
             preprocessing = f"takes {1e3 * seconds:.1f} ms of CPU per page ({origin})"
         return [
             lengths,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -183,17 +183,6 @@ class Corrections:
             other_versions=tuple(sorted({each.version for each in fitting} - {version})),
             left_out=tuple(each for each in of_version if each.basis != basis),
         )
-
-    def versions(self, gpu: str, server: str) -> list[str]:
-        """Versions of an engine with benchmarks on a GPU."""
-        return sorted(
-            {each.version for each in self.benchmarks if (each.gpu, each.server) == (gpu, server)}
-        )
-
-    def with_these(self, benchmarks: Iterable[KeptBenchmark]) -> Corrections:
-        """A copy with more benchmarks, which replace those of the same id."""
-        every = {each.id: each for each in (*self.benchmarks, *benchmarks)}
-        return Corrections(tuple(every.values()), self.version)
 
 
 NO_CORRECTIONS: Final = Corrections()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -15,7 +16,7 @@ from msgspec import Meta, Struct
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.errors import BenchmarkError
 from dsocr_analyze.timing import TimeEntry
-from dsocr_analyze.timing.assumptions import OutputLengths
+from dsocr_analyze.timing.assumptions import OutputLengths, estimated_preprocessing
 from dsocr_analyze.timing.correction import (
     LARGEST_FACTOR,
     NO_CORRECTIONS,
@@ -25,22 +26,22 @@ from dsocr_analyze.timing.correction import (
     basis_of,
 )
 from dsocr_analyze.timing.predict import predict
-from dsocr_analyze.timing.runtimes import SERVERS
+from dsocr_analyze.timing.runtimes import SERVERS, server_named
 from dsocr_analyze.timing.server_benchmarks.reading import ServerBenchmark, shown
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.timing.assumptions import Assumptions
     from dsocr_analyze.timing.page_times import TimedModel
+    from dsocr_analyze.timing.predict import TimeRequest
     from dsocr_analyze.workload import PageWorkload
 
 __all__ = [
     "BenchmarkEntry",
-    "Predictor",
-    "check_engine",
-    "check_model",
-    "server_of",
-    "version_of",
+    "Comparison",
+    "measured_server",
+    "of_model",
+    "with_preprocessing",
 ]
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -115,27 +116,32 @@ class BenchmarkEntry(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Predictor:
-    """Predicts a benchmark's load of these pages; lengths of the job are not used."""
+class Comparison:
+    """A benchmark beside the prediction of its load; lengths of the job are not used."""
 
+    benchmark: ServerBenchmark
     model: TimedModel
     workload: PageWorkload
     job: Assumptions
 
-    def _prediction(self, benchmark: ServerBenchmark, corrections: Corrections) -> TimeEntry:
-        mean = benchmark.new_tokens
+    def _predicted(self, corrections: Corrections) -> TimeEntry:
+        mean = self.benchmark.means["new_tokens"]
         lengths = OutputLengths.mean_and_limit(mean, math.floor(mean) + 2, 0.0)
         job = replace(self.job, lengths=lambda _: lengths, corrections=corrections)
-        return predict(self.model, self.workload, job, (benchmark.concurrency,))
+        return predict(self.model, self.workload, job, (self.benchmark.concurrency,))
 
-    def kept(self, benchmark: ServerBenchmark, version: str, when: str) -> KeptBenchmark:
-        """The record to store for a benchmark of a server's version, at a time.
+    @cached_property
+    def _figures(self) -> Mapping[str, float]:
+        return _figures(self._predicted(NO_CORRECTIONS))
+
+    def kept(self, version: str, when: str) -> KeptBenchmark:
+        """The record to store for the benchmark of a server's version, at a time.
 
         Raises:
             BenchmarkError: It is too far from its prediction to have measured the same.
         """
-        first_token, per_token = self._factors(benchmark)
-        device, host = self.model.device, self.job.host
+        first_token, per_token = self._factors()
+        benchmark, device, host = self.benchmark, self.model.device, self.job.host
         architecture = self.model.architecture.name
         key = "\n".join((device.gpu.name, host.name, version, architecture, benchmark.digest))
         return KeptBenchmark(
@@ -153,82 +159,59 @@ class Predictor:
             kept=when,
         )
 
-    def _factors(self, benchmark: ServerBenchmark) -> tuple[float, float]:
-        predicted = _figures(self._prediction(benchmark, NO_CORRECTIONS))
-        factors = {"a request": benchmark.request_seconds / predicted["request_seconds"]}
-        if benchmark.is_steady:
-            factors = {
-                "the first token": benchmark.ttft_seconds / predicted["ttft_seconds"],
-                "a token after the first": benchmark.tpot_seconds / predicted["tpot_seconds"],
-            }
-        for what, factor in factors.items():
+    def _factors(self) -> tuple[float, float]:
+        measured = {**self.benchmark.means, "request_seconds": self.benchmark.request_seconds}
+        parts = {"request_seconds": "a request"}
+        if self.benchmark.steady:
+            parts = {"ttft_seconds": "the first token", "tpot_seconds": "a token after the first"}
+        factors = [measured[each] / self._figures[each] for each in parts]
+        for what, factor in zip(parts.values(), factors, strict=True):
             if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
                 raise BenchmarkError(
-                    f"{benchmark.where}: {what} took {factor:.3g} times as long as predicted, but"
-                    f" corrections range from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}. The"
+                    f"{self.benchmark.where}: {what} took {factor:.3g} times as long as predicted,"
+                    f" but corrections range from {1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}. The"
                     " benchmark probably ran another GPU, page, mode or weight type than the"
                     " prediction, several GPUs, a prompt cache, or a server that had not warmed up"
                 )
-        values = [*factors.values()]
-        return values[0], values[-1]
+        return factors[0], factors[-1]
 
-    def entry(
-        self,
-        benchmark: ServerBenchmark,
-        kept: KeptBenchmark,
-        corrections: Corrections,
-        note: str | None,
-    ) -> BenchmarkEntry:
-        """A benchmark and its predictions, without and with corrections; a note on its model."""
-        bare, corrected = (
-            self._prediction(benchmark, each) for each in (NO_CORRECTIONS, corrections)
-        )
-        predicted, better = _figures(bare), _figures(corrected)
-        doubts, tokens = benchmark.doubts(), benchmark.prompt_tokens
+    def entry(self, kept: KeptBenchmark, corrections: Corrections) -> BenchmarkEntry:
+        """The benchmark and its predictions, without and with corrections."""
+        benchmark, corrected = self.benchmark, self._predicted(corrections)
+        predicted, better, means = self._figures, _figures(corrected), benchmark.means
+        doubts, tokens = benchmark.doubts(), means.get("prompt_tokens")
         # Some programs do not count visual tokens, so too few tokens prove nothing.
         if tokens is not None and tokens > _PROMPT_TOLERANCE * self.workload.seq_len:
             doubts.append(
                 f"a request had {tokens:,.0f} tokens on average, but the predicted page has"
                 f" {self.workload.seq_len:,}; predict the page, mode and prompt that were measured"
             )
-        found = {
-            "pages_per_second": self.workload.prompt_pages * benchmark.requests_per_second,
-            "tokens_per_second": benchmark.tokens_per_second,
-            "ttft_seconds": benchmark.ttft_seconds,
-            "tpot_seconds": benchmark.tpot_seconds,
-            "request_seconds": benchmark.measured_seconds,
-        }
+        rate = self.workload.prompt_pages * means["requests_per_second"]
+        measured = {"pages_per_second": rate, **means}
+        said = ("file", "program", "date", "model", "requests", "failed", "concurrency", "steady")
         return BenchmarkEntry(
-            file=benchmark.file,
-            program=benchmark.program,
-            date=benchmark.date,
+            **{name: getattr(benchmark, name) for name in said},
             gpu=kept.gpu,
             server=kept.server,
             server_version=kept.version,
-            model=benchmark.model,
-            requests=benchmark.requests,
-            failed=benchmark.failed,
-            concurrency=benchmark.concurrency,
-            steady=benchmark.is_steady,
-            prompt_tokens=benchmark.prompt_tokens,
-            new_tokens=benchmark.new_tokens,
+            prompt_tokens=tokens,
+            new_tokens=means["new_tokens"],
             first_token=kept.first_token,
             per_token=kept.per_token,
             figures=tuple(
                 BenchmarkFigure(
                     name=name,
-                    predicted=predicted[name],
-                    measured=value,
-                    error=predicted[name] / value - 1,
+                    predicted=value,
+                    measured=measured[name],
+                    error=value / measured[name] - 1,
                     corrected=better[name],
-                    corrected_error=better[name] / value - 1,
+                    corrected_error=better[name] / measured[name] - 1,
                 )
-                for name, value in found.items()
-                if value is not None
+                for name, value in predicted.items() if name in measured
             ),
-            doubts=(*filter(None, [note]), *doubts),
+            doubts=tuple(doubts),
             time=corrected,
-        )
+        )  # fmt: skip
 
 
 def _figures(prediction: TimeEntry) -> Mapping[str, float]:
@@ -243,55 +226,86 @@ def _figures(prediction: TimeEntry) -> Mapping[str, float]:
     }
 
 
-def check_engine(benchmark: ServerBenchmark, server: str) -> None:
-    """Raise BenchmarkError if a file names an engine other than `server`."""
-    engine = benchmark.engine
-    if engine is None or engine == _family(server):
-        return
-    fitting = [name for name in SERVERS if _family(name) == engine]
-    right = f"give server={fitting[0]}" if fitting else f"known engines: {', '.join(SERVERS)}"
-    raise BenchmarkError(
-        f"{benchmark.where}: the engine was {shown(engine)}, not {server}; {right}",
-        arguments=["server"],
-    )
+def measured_server(
+    benchmarks: Sequence[ServerBenchmark], server: str, version: str | None, *, is_given: bool
+) -> tuple[str, str]:
+    """The serving engine that was measured, and its version, from the files or given.
 
+    Without a given server it is the first file's, or `server`; without any version it is
+    `UNKNOWN_VERSION`.
 
-def server_of(benchmark: ServerBenchmark, default: str) -> str:
-    """The serving engine if the user named none: the file's, or the default."""
-    is_other = benchmark.engine in SERVERS and benchmark.engine != _family(default)
-    return benchmark.engine if is_other and benchmark.engine is not None else default
+    Raises:
+        BenchmarkError: A file names another server or version, or the version is none.
+    """
+    named = benchmarks[0].engine
+    if not is_given and named in SERVERS and named != _family(server):
+        server = str(named)
+    server = server_named(server).name
+    if version is not None and not _VERSION.fullmatch(version):
+        raise BenchmarkError(
+            f"server_version {version!r} is not a version; give one like 0.11.0",
+            arguments=["server_version"],
+        )
+    for each in benchmarks:
+        if each.engine not in (None, _family(server)):
+            fitting = next((name for name in SERVERS if _family(name) == each.engine), None)
+            right = f"give server={fitting}" if fitting else f"known engines: {', '.join(SERVERS)}"
+            raise BenchmarkError(
+                f"{each.where}: the engine was {shown(each.engine)}, not {server}; {right}",
+                arguments=["server"],
+            )
+        if version is not None and each.version not in (None, version):
+            raise BenchmarkError(
+                f"{each.where}: the engine's version was {each.version}, not"
+                f" server_version {version}; leave server_version out",
+                arguments=["server_version"],
+            )
+    versions = [version or each.version for each in benchmarks if each.is_served]
+    found, *others = dict.fromkeys(each or UNKNOWN_VERSION for each in versions or [version])
+    if others:
+        raise BenchmarkError(
+            f"the benchmarks are of several versions ({', '.join([found, *others])}); give those"
+            " of one version at a time, and server_version for files that do not contain it",
+            arguments=["server_version"],
+        )
+    return server, found
 
 
 def _family(server: str) -> str:
     return server.split("-")[0]
 
 
-def version_of(benchmark: ServerBenchmark, given: str | None) -> str:
-    """The server's version, from the file or given; `UNKNOWN_VERSION` if neither has it.
+def with_preprocessing(
+    request: TimeRequest,
+    benchmarks: Sequence[ServerBenchmark],
+    architecture: Architecture,
+    workload: PageWorkload,
+) -> TimeRequest:
+    """A request with the CPU's seconds per page that a benchmark measured, if one did.
 
     Raises:
-        BenchmarkError: The two differ, or the given one is not a version.
+        BenchmarkError: Several did.
     """
-    if given is None:
-        return benchmark.version or UNKNOWN_VERSION
-    if not _VERSION.fullmatch(given):
-        raise BenchmarkError(
-            f"server_version {given!r} is not a version; give one like 0.11.0",
-            arguments=["server_version"],
-        )
-    if benchmark.version not in (None, given):
-        raise BenchmarkError(
-            f"{benchmark.where}: the engine's version was {benchmark.version}, not"
-            f" server_version {given}; leave server_version out",
-            arguments=["server_version"],
-        )
-    return given
+    measured = [each for each in benchmarks if not each.is_served]
+    if len(measured) > 1:
+        one, other, *_ = (each.where for each in measured)
+        raise BenchmarkError(f"{one} and {other} both measure preprocessing; give one of them")
+    for each in measured:
+        estimated = 1e3 * estimated_preprocessing(architecture, workload)
+        origin = "; ".join((
+            f"measured by {each.program} over {each.requests:,} requests, {each.file}",
+            f"{estimated:.1f} ms estimated from its pixels", *each.doubts(),
+        ))  # fmt: skip
+        seconds = each.means["preprocess_seconds"]
+        change = partial(replace, preprocess_seconds=seconds, preprocess_origin=origin)
+        request = replace(request, jobs=[*map(change, request.jobs)])
+    return request
 
 
-def check_model(
+def of_model(
     benchmark: ServerBenchmark, architecture: Architecture, *, is_given: bool
-) -> str | None:
-    """A note on the model that a benchmark measured; None if its file names this one.
+) -> ServerBenchmark:
+    """A benchmark with a note if its file does not name the architecture.
 
     A name that is not recognized is accepted if the user named the model.
 
@@ -299,23 +313,22 @@ def check_model(
         BenchmarkError: Another model ran, or the name is not recognized.
     """
     name, title = benchmark.model, architecture.title
-    if name is None:
-        return f"the file does not name the model; assumed to be {title}"
-    found = _architecture_called(name)
+    found = None if name is None else _architecture_called(name)
     if found == architecture.name:
-        return None
+        return benchmark
     where = f"{benchmark.where}: the model is {shown(name)}"
     if found is not None:
         raise BenchmarkError(
             f"{where}, not {title}; give architecture={found}", arguments=["architecture"]
         )
-    if is_given:
-        return f"the file calls the model {shown(name)}; assumed to be {title}"
-    raise BenchmarkError(
-        f"{where}, which is unknown (known are {', '.join(ARCHITECTURES)}); if it is a copy of"
-        f" {title}, give architecture={architecture.name}",
-        arguments=["architecture"],
-    )
+    if name is not None and not is_given:
+        raise BenchmarkError(
+            f"{where}, which is unknown (known are {', '.join(ARCHITECTURES)}); if it is a copy of"
+            f" {title}, give architecture={architecture.name}",
+            arguments=["architecture"],
+        )
+    said = "does not name the model" if name is None else f"calls the model {shown(name)}"
+    return replace(benchmark, note=f"the file {said}; assumed to be {title}")
 
 
 def _architecture_called(name: str) -> str | None:
