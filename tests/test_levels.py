@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from tracing import Calls, Net, by_path, meta, trace_of
+from tracing import Calls, LevelRecorder, Net, by_path, meta, trace_of
 
 from dsocr_analyze.architectures.deepseek_ocr.reference import (
     configuration_deepseek_v2,
@@ -54,7 +54,7 @@ def rotated(held: int) -> list[tuple[str, str, int]]:
 
 
 def traced(model: nn.Module, *inputs, alike=None, **options) -> Trace:
-    with forward.running(META), Recorder(model, alike, with_levels=True) as recorder:
+    with forward.running(META), LevelRecorder(model, alike) as recorder:
         trace = recorder.begin()
         kept = model(*inputs, **options)
     del kept
@@ -126,11 +126,11 @@ def test_what_has_an_entry_of_its_own(model, inputs, levels):
     assert [(level.operator, level.nbytes) for level in found] == levels
 
 
-def test_the_peak_is_the_highest_and_without_being_asked_nothing_is_kept():
+def test_the_peak_is_the_highest():
     model, x = Calls(lambda x: (x + 1).sum()), meta(2, 3)
-    trace, quiet = traced(model, x), trace_of(model, x)
+    trace = traced(model, x)
     assert trace.peak.nbytes == max(level.nbytes for level in trace.levels) == 28
-    assert (quiet.levels, quiet.peak) == ([], trace.peak)
+    assert trace_of(model, x).peak == trace.peak
 
 
 # --- hidden copies ---------------------------------------------------------------------------

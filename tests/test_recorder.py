@@ -23,6 +23,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from tracing import (
     Calls,
+    LevelRecorder,
     Net,
     but_copies,
     by_path,
@@ -608,10 +609,11 @@ def test_operators_that_are_not_run_again_are_recorded_as_if_they_were():
     found = []
     for watching in (contextlib.nullcontext(), Listing()):
         model = Net(called_again, linear=nn.Linear(8, 8)).to("meta", BF16)
-        with torch.no_grad(), watching, Recorder(model, with_levels=True) as recorder:
+        with torch.no_grad(), watching, LevelRecorder(model) as recorder:
             trace = recorder.begin()
             outputs = model(meta(4, 6, 8, dtype=BF16))
-        found.append((trace, [(each.shape, each.stride(), each.dtype) for each in outputs]))
+        shown = [(each.shape, each.stride(), each.dtype) for each in outputs]
+        found.append((trace, trace.levels, shown))
     assert found[0] == found[1]
     assert watching.seen.count("topk") == 3
 
@@ -1213,7 +1215,7 @@ def traced(function, device: str, *shape: int, dtype=torch.float32) -> Trace:
     parameter = nn.Parameter(torch.zeros(2, device=device), requires_grad=False)
     model = Net(lambda self, x: function(x), parameter=parameter)
     x = torch.zeros(shape, dtype=dtype, device=device)
-    with running(torch.device(device)), Recorder(model, with_levels=True) as recorder:
+    with running(torch.device(device)), LevelRecorder(model) as recorder:
         trace, _kept = recorder.begin(), model(x)
     assert not trace.unknown
     return trace
@@ -1369,7 +1371,7 @@ def test_every_record_and_every_level_is_that_on_meta(build, page, dtype):
         workload = session.plan(**page, max_new_tokens=3) if isinstance(page, dict) else page
         passes = trace_passes(
             session.loaded, workload, session.architecture, step_numbers=(0, 1),
-            recorder_type=partial(Recorder, with_levels=True),
+            recorder_type=LevelRecorder,
         )  # fmt: skip
         found.append([passes.prefill, *passes.decode_steps])
     for one, other in zip(*found, strict=True):

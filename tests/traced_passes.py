@@ -5,17 +5,17 @@ the bytes alive right after.
 """
 
 from collections import Counter
-from functools import partial
 from types import SimpleNamespace
 
 import torch
 from drawn_passes import Case
 from taped_passes import Level
+from tracing import LevelRecorder
 
 from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.model.loading import LoadedModel, load_model
-from dsocr_analyze.trace import record, recorder
+from dsocr_analyze.trace import record
 from dsocr_analyze.trace.passes import trace_passes
 
 
@@ -38,7 +38,7 @@ def traced(case: Case) -> dict[int | None, SimpleNamespace]:
         case.workload,
         case.arch,
         step_numbers=case.steps,
-        recorder_type=partial(recorder.Recorder, with_levels=True),
+        recorder_type=LevelRecorder,
     )
     weights = {name: each.numel() for name, each in model.module.named_parameters()}
     begins = ("model.embed_tokens.", "model.layers.", "model.norm.", "lm_head.")

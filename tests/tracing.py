@@ -4,6 +4,7 @@ import functools
 import re
 
 import torch
+from taped_passes import Level
 from torch.utils.flop_counter import FlopCounterMode
 
 from dsocr_analyze.kernels import Kernel, Work, total_work
@@ -48,6 +49,23 @@ def by_path(path: str) -> str:
 def by_place(path: str) -> str:
     """Declares the items of every list alike, with what has the same place in them."""
     return re.sub(r"\.\d+", ".N", path)
+
+
+class LevelRecorder(Recorder):
+    """Keeps the level of memory right after every tensor in the trace; every module runs."""
+
+    def __init__(self, model: torch.nn.Module, _alike=None):
+        super().__init__(model)
+        self._levels: list[Level] = []
+
+    def begin(self) -> Trace:
+        trace = super().begin()
+        self._levels = vars(trace)["levels"] = []
+        return trace
+
+    def _note_alive(self, nbytes: int, path: str, operator: str) -> None:
+        super()._note_alive(nbytes, path, operator)
+        self._levels.append(Level(path, operator, nbytes))
 
 
 def trace_of(module: torch.nn.Module, *args, alike=None, times: int = 1, **kwargs) -> Trace:

@@ -13,21 +13,7 @@ from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.torch_calls import Shapes
 
-__all__ = ["Level", "Trace", "TracedCall"]
-
-
-class Level(NamedTuple):
-    """Bytes alive right after a tensor was made.
-
-    Attributes:
-        path: Module whose own forward called the operator that made it.
-        operator: As in its kernel record: that of a whole operator for tensors made within it.
-        nbytes: On the device, this tensor included, beyond those alive before the pass.
-    """
-
-    path: str
-    operator: str
-    nbytes: int
+__all__ = ["Trace", "TracedCall"]
 
 
 class TracedCall(NamedTuple):
@@ -56,7 +42,6 @@ class Trace:
         calls: Paths of called modules, one item per call.
         shapes: Input and output shapes of each module's first call, by path.
         peak: The most bytes of tensors alive at once beyond those alive before.
-        levels: If asked for, one for each new piece of the device's memory, in order.
         modules: If asked for, the calls of every module, by path.
     """
 
@@ -66,7 +51,6 @@ class Trace:
     calls: list[str] = field(default_factory=list)
     shapes: dict[str, tuple[Shapes, Shapes]] = field(default_factory=dict)
     peak: Peak = field(default_factory=functools.partial(Peak, 0, ""))
-    levels: list[Level] = field(default_factory=list)
     modules: dict[str, list[TracedCall]] = field(default_factory=dict)
 
     def add(self, call: Trace, alive: int, old: str, new: str) -> None:

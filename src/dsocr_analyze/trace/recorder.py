@@ -51,7 +51,7 @@ from dsocr_analyze.trace.operators import (
     refuse_uncountable,
     traits_of,
 )
-from dsocr_analyze.trace.record import Level, Trace
+from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.repetition import Alike, FirstCall, Repetition
 from dsocr_analyze.trace.rules import Call, Rule
 
@@ -68,15 +68,11 @@ class Recorder:
         model: Any module tree. It is restored afterwards, even on errors.
         alike: The name that a module shares with alike ones, by path; None if it must always run.
             On `meta`, their equal calls are recorded once and repeated.
-        with_levels: Whether to keep the trace's `levels`; then every module runs.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, alike: Alike | None = None, *, with_levels: bool = False
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, alike: Alike | None = None) -> None:
         self.trace = Trace()
-        self._with_levels = with_levels
-        self._alike = None if with_levels else alike
+        self._alike = alike
         self._modules = RunningModules(model)
         self._memory = LiveTensors(())
         self._repetition: Repetition | None = None
@@ -188,7 +184,7 @@ class Recorder:
     def _own_trace(self, path: str) -> Iterator[Trace]:
         """Yields the trace of a module's call; its peak is beyond bytes alive before."""
         outer, alive = self.trace, self._memory.nbytes
-        trace = Trace(peak=Peak(alive, path), levels=outer.levels, modules=outer.modules)
+        trace = Trace(peak=Peak(alive, path), modules=outer.modules)
         self.trace, self._modules.calls = trace, trace.calls
         try:
             yield trace
@@ -411,8 +407,7 @@ class Recorder:
                 self._note_alive(self._memory.nbytes + copied, path, name)
 
     def _note_alive(self, nbytes: int, path: str, operator: str) -> None:
-        if self._with_levels:
-            self.trace.levels.append(Level(path, operator, nbytes))
+        """Notes the bytes alive right after an operator made a tensor."""
         if nbytes > self.trace.peak.nbytes:
             self.trace.peak = Peak(nbytes, path)
 
