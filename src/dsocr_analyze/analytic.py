@@ -50,6 +50,7 @@ def page_figures(
         *position_warnings(workload, dimensions.decoder.max_position_embeddings),
     )
     return PageFigures(
+        **vars(composition),
         workload=workload,
         provenance=provenance
         or Provenance(
@@ -60,11 +61,6 @@ def page_figures(
             attention=ATTENTION_NAMES[flash_attention],
             versions={"tool": VERSION},
         ),
-        stages=composition.stages,
-        parameters=composition.parameters,
-        batch=composition.batch,
-        causal_savable_flops=composition.causal_savable_flops,
-        memory=composition.memory,
         ledger=OperatorLedger(counted=dict(sorted(counted.items())), free={}, unknown={}),
         warnings=warnings,
         notes=(

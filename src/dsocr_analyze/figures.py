@@ -13,6 +13,7 @@ from dsocr_analyze.workload import AnyWorkload
 
 __all__ = [
     "BytesAlive",
+    "Composition",
     "Count",
     "Counts",
     "MemoryFigures",
@@ -266,13 +267,27 @@ class BytesAlive(Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class PageFigures:
-    """What a workload costs.
+class Composition:
+    """What follows from the passes of a workload.
 
     Attributes:
         stages: The prefill pass in order; then, if the model decodes, a step over `seq_len` tokens.
         batch: The prefill pass and `max_new_tokens - 1` decode steps with a growing cache.
         causal_savable_flops: Matrix FLOPs of the prefill pass that a causal kernel may skip.
+    """
+
+    stages: Mapping[str, StageFigures]
+    parameters: Parameters
+    batch: Work
+    causal_savable_flops: int
+    memory: MemoryFigures
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFigures(Composition):
+    """What a workload costs.
+
+    Attributes:
         module_classes: By path; empty without a built model.
         flops_analytic: By stage, by closed forms to compare a trace with.
         warnings: Reasons to doubt a figure.
@@ -281,11 +296,6 @@ class PageFigures:
 
     workload: AnyWorkload
     provenance: Provenance
-    stages: Mapping[str, StageFigures]
-    parameters: Parameters
-    batch: Work
-    causal_savable_flops: int
-    memory: MemoryFigures
     ledger: OperatorLedger
     module_classes: Mapping[str, str] = field(default_factory=dict)
     decodes: bool = True

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from dsocr_analyze.figures import MemoryFigures, Parameters, StageFigures
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Size
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Composition", "IncidentalOperators", "PageTotals", "StageScope", "owner_among"]
+__all__ = ["IncidentalOperators", "PageTotals", "StageScope", "owner_among"]
 
 Role = Literal["vision", "prefill", "decode"]
 
@@ -53,17 +52,6 @@ class IncidentalOperators:
     modules: str
     operators: frozenset[str]
     reason: str
-
-
-@dataclass(frozen=True)
-class Composition:
-    """The closed forms of a workload, as in `PageFigures`."""
-
-    stages: Mapping[str, StageFigures]
-    parameters: Parameters
-    batch: Work
-    causal_savable_flops: int
-    memory: MemoryFigures
 
 
 @dataclass(frozen=True)

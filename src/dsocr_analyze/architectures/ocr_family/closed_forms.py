@@ -34,10 +34,17 @@ from dsocr_analyze.architectures.ocr_family.passes import (
     prefill,
     step,
 )
-from dsocr_analyze.architectures.stages import Composition, IncidentalOperators, PageTotals
+from dsocr_analyze.architectures.stages import IncidentalOperators, PageTotals
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.figures import BytesAlive, MemoryFigures, Peak, RoutedExperts, StageFigures
+from dsocr_analyze.figures import (
+    BytesAlive,
+    Composition,
+    MemoryFigures,
+    Peak,
+    RoutedExperts,
+    StageFigures,
+)
 from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged, total_work
 from dsocr_analyze.tape import Size
 from dsocr_analyze.workload import PageWorkload
