@@ -11,7 +11,12 @@ from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware import devices as catalogue, fit as fitting
 from dsocr_analyze.report import devices as documents
-from dsocr_analyze.report.opening import SCHEMA_VERSION, model_text, opening_line
+from dsocr_analyze.report.opening import (
+    SCHEMA_VERSION,
+    model_text,
+    opening_line,
+    workload_document,
+)
 
 __all__ = ["devices", "fit"]
 
@@ -51,7 +56,10 @@ def devices(
     names = [catalogue.catalogue_name(name, known) for name in options.gpu_names(gpu, named_gpus)]
     used = options.options_used(context)
     if not forget and not corrections:
-        found = documents.devices_document([known[name] for name in names or known], used)
+        listed = map(documents.device_entry, [known[name] for name in names or known])
+        found = documents.DevicesDocument(
+            schema_version=SCHEMA_VERSION, command="devices", options=used, devices=tuple(listed)
+        )
         printing.emit(context, found, printing.Said("", [documents.devices_table(found)]))
         return
     kept = [each for each in kept_files.kept_benchmarks() if not names or each.gpu in names]
@@ -126,7 +134,10 @@ def fit(
         for each in gpus
     ]  # fmt: skip
     source = directory.source(architecture.name)
-    document = documents.fit_document(source, workload, fits, options.options_used(context))
+    document = documents.FitDocument(
+        schema_version=SCHEMA_VERSION, command="fit", options=options.options_used(context),
+        model=source, workload=workload_document(workload), gpus=tuple(fits),
+    )  # fmt: skip
     line = opening_line([document.workload], [element.name], [ATTENTION_NAMES[flash_attention]])
     printing.emit(context, document, printing.Said(
         f"Ran: {model_text(source)} by the analytic engine\n{line}",

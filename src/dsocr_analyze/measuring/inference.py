@@ -11,10 +11,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+import transformers
 from PIL import Image
 
 from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
@@ -43,9 +44,6 @@ from dsocr_analyze.model.process_settings import (
 from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
 from dsocr_analyze.model.torch_calls import Value
 from dsocr_analyze.workload import IMAGE_TOKEN, PageWorkload, ViewBatch, text_parts
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 __all__ = [
     "TRANSFORMS",
@@ -191,7 +189,7 @@ def _text(value: Any) -> str:
 
 def measure_inference(
     model: LoadedModel,
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: transformers.PreTrainedTokenizerFast,
     question: InferArguments,
     architecture: Architecture,
     *,
@@ -254,7 +252,7 @@ def measure_inference(
 
 
 def _peak_bytes(
-    model: LoadedModel, tokenizer: PreTrainedTokenizerFast, question: InferArguments
+    model: LoadedModel, tokenizer: transformers.PreTrainedTokenizerFast, question: InferArguments
 ) -> int:
     peaks: list[int] = []
 
@@ -272,7 +270,7 @@ def _peak_bytes(
 
 
 def _called(
-    model: LoadedModel, tokenizer: PreTrainedTokenizerFast, question: InferArguments,
+    model: LoadedModel, tokenizer: transformers.PreTrainedTokenizerFast, question: InferArguments,
     run_pass: RunPass,
 ) -> tuple[PassShape, list[float], list[int]]:  # fmt: skip
     """Call `infer()`; `run_pass` runs the model's forward.
@@ -410,17 +408,15 @@ _BOS: Final = "<bos>"
 _EOS: Final = "<eos>"
 
 
-def load_tokenizer(directory: ModelDirectory) -> PreTrainedTokenizerFast:
+def load_tokenizer(directory: ModelDirectory) -> transformers.PreTrainedTokenizerFast:
     """The directory's tokenizer; its code is not executed.
 
     Raises:
         ModelDirectoryError: It cannot be read, or names no end-of-sequence token.
     """
-    from transformers import PreTrainedTokenizerFast
-
     read_tokenizer_file(directory.tokenizer_file)  # transformers reads any file it finds there
     with named_tokenizer_failures(directory.tokenizer_file), quiet_transformers():
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(
+        tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(
             str(directory.path), local_files_only=True
         )
     if tokenizer.eos_token_id is None:
@@ -431,17 +427,16 @@ def load_tokenizer(directory: ModelDirectory) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def stand_in_tokenizer() -> PreTrainedTokenizerFast:
+def stand_in_tokenizer() -> transformers.PreTrainedTokenizerFast:
     """BOS (0), the end of sequence (1), and every byte; higher ids have no text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: number for number, token in enumerate([_BOS, _EOS, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=_BOS,
         eos_token=_EOS,
@@ -449,7 +444,7 @@ def stand_in_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def text_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:
+def text_tokens(tokenizer: transformers.PreTrainedTokenizerFast, prompt: str) -> int:
     """Of a prompt with BOS, without the visual ones."""
     parts = (tokenizer.encode(part, add_special_tokens=False) for part in text_parts(prompt))
     return 1 + sum(map(len, parts))

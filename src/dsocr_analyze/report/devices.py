@@ -6,28 +6,19 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from dsocr_analyze.figures import Model
 from dsocr_analyze.hardware.fit import GpuFit
 from dsocr_analyze.hardware.timed_device import Device
-from dsocr_analyze.report.opening import (
-    SCHEMA_VERSION,
-    Opening,
-    Options,
-    PageOpening,
-    workload_document,
-)
+from dsocr_analyze.report.opening import Opening, PageOpening
 from dsocr_analyze.report.table import Table, bytes_text, counted
 from dsocr_analyze.timing.correction import KeptBenchmark
-from dsocr_analyze.workload import PageWorkload
 
 __all__ = [
     "CorrectionsDocument",
     "DevicesDocument",
     "FitDocument",
     "corrections_table",
-    "devices_document",
+    "device_entry",
     "devices_table",
-    "fit_document",
     "fit_tables",
 ]
 
@@ -167,17 +158,8 @@ class CorrectionsDocument(Opening, frozen=True, kw_only=True):
     corrections: tuple[KeptBenchmark, ...]
 
 
-def devices_document(profiles: Iterable[Device], options: Options) -> DevicesDocument:
-    """The document for some devices."""
-    return DevicesDocument(
-        schema_version=SCHEMA_VERSION,
-        command="devices",
-        options=options,
-        devices=tuple(map(_device, profiles)),
-    )
-
-
-def _device(profile: Device) -> DeviceEntry:
+def device_entry(profile: Device) -> DeviceEntry:
+    """A device, and how well its kernels are predicted."""
     gpu = profile.gpu
     return DeviceEntry(
         name=gpu.name,
@@ -283,20 +265,6 @@ class FitDocument(PageOpening, frozen=True, kw_only=True):
     """
 
     gpus: tuple[GpuFit, ...]
-
-
-def fit_document(
-    model: Model, workload: PageWorkload, gpus: Sequence[GpuFit], options: Options
-) -> FitDocument:
-    """The document for some GPUs."""
-    return FitDocument(
-        schema_version=SCHEMA_VERSION,
-        command="fit",
-        options=options,
-        model=model,
-        workload=workload_document(workload),
-        gpus=tuple(gpus),
-    )
 
 
 def fit_tables(document: FitDocument, titles: Sequence[str]) -> Iterator[Table]:
