@@ -48,7 +48,6 @@ __all__ = [
     "sweep_workloads",
 ]
 
-EngineName = Literal["trace", "analytic"]
 Announce: TypeAlias = Callable[[str], None]
 
 
@@ -187,7 +186,7 @@ def analyze(
     prompt_pages: int | None = None,
     architecture: str | None = None,
     model: str | Path | None = None,
-    engine: EngineName = "trace",
+    engine: Literal["trace", "analytic"] = "trace",
     dtype: str = "bfloat16",
     flash_attention: bool = False,
     trust_remote_code: bool = False,

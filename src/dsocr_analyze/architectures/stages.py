@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["IncidentalOperators", "PageTotals", "StageScope", "owner_among"]
 
-Role = Literal["vision", "prefill", "decode"]
-
 
 @dataclass(frozen=True, slots=True)
 class StageScope:
@@ -31,7 +29,7 @@ class StageScope:
 
     name: str
     prefixes: tuple[str, ...]
-    role: Role
+    role: Literal["vision", "prefill", "decode"]
     notes: tuple[str, ...] = ()
 
 

@@ -22,7 +22,8 @@ from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.pictures import stage_chart
-from dsocr_analyze.report import comparison, document, reading
+from dsocr_analyze.pictures.stage_chart import ChartedReport
+from dsocr_analyze.report import comparison, reading
 from dsocr_analyze.workload import Mode
 
 if TYPE_CHECKING:
@@ -108,21 +109,21 @@ def compare(
 
 
 def _check_picture(
-    plot: Path, stacked: str, columns: Sequence[_Counted | _Saved], time: TimeRequest | None
+    plot: Path, stacked: str, columns: Sequence[_Counted | ChartedReport], time: TimeRequest | None
 ) -> None:
     """Raises, before any work, if `--plot` cannot be drawn."""
     options.check_files(None, plot)
     predicted = 0 if time is None else len(time.profiles) * len(time.jobs)
     bars = [  # for seconds, one per GPU and runtime
         1 if stacked != "seconds"
-        else len(each.report.time) if isinstance(each, _Saved) else predicted
+        else len(each.report.time) if isinstance(each, ChartedReport) else predicted
         for each in columns
     ]  # fmt: skip
     if 0 in bars:
         each = columns[bars.index(0)]
         right = (
             f", and {each.name!r} has none; save it with --gpu, or leave it out"
-            if isinstance(each, _Saved)
+            if isinstance(each, ChartedReport)
             else "; give --gpu too"
         )
         raise WorkloadError(f"--quantity seconds needs predicted seconds{right}")
@@ -133,7 +134,7 @@ def _compare(
     context: typer.Context,
     time: TimeRequest | None,
     models: _Models,
-    columns: Sequence[_Counted | _Saved],
+    columns: Sequence[_Counted | ChartedReport],
     stacked: str,
 ) -> None:
     given, configs = context.params, models.configs
@@ -181,7 +182,7 @@ def _compare(
     printing.emit(
         context, found, said, files={given["html_file"]: "html"}, instead=given["output"],
         picture=lambda: stage_chart.stage_picture(
-            list(map(stage_chart.ChartedReport, found.names, reports, files)), stacked
+            list(map(ChartedReport, found.names, reports, files)), stacked
         ),
     )  # fmt: skip
 
@@ -282,13 +283,6 @@ def _named_files(files: Sequence[Path]) -> Mapping[str, Path]:
 # --- the columns ----------------------------------------------------------------------------------
 
 
-class _Saved(NamedTuple):
-    """A saved report, named after its file."""
-
-    name: str
-    report: document.Report
-
-
 class _Counted(NamedTuple):
     """A column to be counted."""
 
@@ -300,7 +294,7 @@ class _Counted(NamedTuple):
 _Asked: TypeAlias = tuple[str, _Model, Mode]
 """What the user named, or else the mode; the model; the mode."""
 
-_Groups: TypeAlias = list[list[_Asked | _Saved]]
+_Groups: TypeAlias = list[list[_Asked | ChartedReport]]
 """What stands side by side for each name."""
 
 
@@ -310,7 +304,7 @@ def _columns_of(
     models: _Models,
     dtypes: Sequence[Dtype],
     attentions: Sequence[bool],
-) -> list[_Counted | _Saved]:
+) -> list[_Counted | ChartedReport]:
     """Every combination of data type, attention, config and item, which varies fastest.
 
     Raises:
@@ -328,7 +322,7 @@ def _columns_of(
             for each in model.directory.architecture.modes.values()
         ]
     items = [each for rank in itertools.zip_longest(*groups) for each in rank if each is not None]
-    asked = [each for each in items if not isinstance(each, _Saved)]
+    asked = [each for each in items if not isinstance(each, ChartedReport)]
     models.refuse_unused([model for _, model, _ in asked])
     if not asked and (mode is not None or not has_one_setting):
         option = "a list for --dtype or --use-flash-attn" if mode is None else f"--mode {mode}"
@@ -347,7 +341,7 @@ def _columns_of(
 
     first, *others = itertools.product(dtypes, attentions)
     return [
-        *(each if isinstance(each, _Saved) else column(each, *first) for each in items),
+        *(each if isinstance(each, ChartedReport) else column(each, *first) for each in items),
         *(column(each, *other) for other in others for each in asked),
     ]
 
@@ -355,7 +349,7 @@ def _columns_of(
 def _of_item(item: str, mode: str | None, models: _Models) -> _Groups:
     path = Path(item)
     if path.suffix == ".json" and not input_files.is_folder(path):
-        return [[_Saved(item, reading.load_report(path))]]
+        return [[ChartedReport(item, reading.load_report(path))]]
     before, colon, own_mode = item.partition(":")
     name = names.in_any_case(before, ARCHITECTURES)
     found = models.named if name is None else models.of(ARCHITECTURES[name])
@@ -367,7 +361,7 @@ def _of_item(item: str, mode: str | None, models: _Models) -> _Groups:
         if input_files.is_folder(path):
             raise _folder(item)
         if input_files.exists(path):
-            return [[_Saved(item, reading.load_report(path))]]
+            return [[ChartedReport(item, reading.load_report(path))]]
         raise _unknown(item, lacking[0])
     if mode is not None:
         raise WorkloadError(f"{item!r} already names a mode; give it or --mode {mode}, not both")
@@ -389,7 +383,7 @@ def _in_modes(name: str | None, modes: str | None, models: Sequence[_Model]) -> 
             (name or each.default_mode, model, each.modes[each.default_mode])
             for model, each in zip(models, architectures, strict=True)
         ]]  # fmt: skip
-    groups: dict[str, list[_Asked | _Saved]] = {}
+    groups: dict[str, list[_Asked | ChartedReport]] = {}
     for model in models:
         architecture = model.directory.architecture
         try:

@@ -110,19 +110,6 @@ def measure(
     printing.emit(context, found, device_runs.measurement_said(found))
 
 
-_RandomWeightsOption = Annotated[
-    bool,
-    options.option(
-        None,
-        "A trial without a checkpoint: weights are random, and if the directory has no"
-        " tokenizer.json, a stand-in is used. The text means nothing.",
-        "--random-weights",
-    ),
-]
-_DeviceOption = Annotated[
-    str | None,
-    options.option("cpu|cuda:N", "Device to run on. Default: the first CUDA GPU, else the CPU."),
-]
 _CALL: Final[options.Added] = {
     "prompt": (
         Annotated[str, options.option("TEXT", "The prompt, with <image> where the page belongs.")],
@@ -186,8 +173,21 @@ def infer(
     model: str | None = None,
     arch: str | None = None,
     trust_remote_code: bool = False,
-    random_weights: _RandomWeightsOption = False,
-    device: _DeviceOption = None,
+    random_weights: Annotated[
+        bool,
+        options.option(
+            None,
+            "A trial without a checkpoint: weights are random, and if the directory has no"
+            " tokenizer.json, a stand-in is used. The text means nothing.",
+            "--random-weights",
+        ),
+    ] = False,
+    device: Annotated[
+        str | None,
+        options.option(
+            "cpu|cuda:N", "Device to run on. Default: the first CUDA GPU, else the CPU."
+        ),
+    ] = None,
     use_flash_attn: int = 0,
     of_page: options.Added = page_options.SIZES,
     call: options.Added = _CALL,

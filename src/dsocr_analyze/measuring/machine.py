@@ -156,14 +156,11 @@ def allocated_at_most(device: torch.device, function: Callable[[], Result]) -> t
 @contextlib.contextmanager
 def _quiet_profiler() -> Iterator[None]:
     name = "KINETO_LOG_LEVEL"  # read when a process profiles for the first time
-    if name in os.environ:
+    with contextlib.ExitStack() as stack:
+        if name not in os.environ:
+            os.environ[name] = "99"
+            stack.callback(os.environ.pop, name)
         yield
-        return
-    os.environ[name] = "99"
-    try:
-        yield
-    finally:
-        del os.environ[name]
 
 
 _TRIM_THRESHOLD: Final = -1

@@ -70,9 +70,8 @@ def _refuse_strangers(store: Path) -> None:
 
 def is_trusted(directory: ModelDirectory) -> bool:
     """Whether the directory's Python files are the ones recorded for it."""
-    if directory.is_reference:
-        return True
-    return _read_store().get(str(directory.path.resolve())) == directory.digests()
+    recorded = str(directory.path.resolve())
+    return directory.is_reference or _read_store().get(recorded) == directory.digests()
 
 
 def is_trusted_code(directory: ModelDirectory) -> bool:

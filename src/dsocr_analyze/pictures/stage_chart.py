@@ -68,7 +68,7 @@ _INCHES: Final = (8.0, 16.0)
 
 @dataclass(frozen=True)
 class ChartedReport:
-    """A report in a chart, and its config's name, if any."""
+    """A named report, in a chart or beside others, and its config's name, if any."""
 
     name: str
     report: Report

@@ -184,12 +184,17 @@ class CallRecorder(Recorder):
             function = getattr(forward, "__func__", forward)
             names = _parameters(function)[function is not forward :]
             given = dict(zip(names, args, strict=False)) | kwargs
+            looked = given | {"returned": next(tensors_in(returned), None)}
             trace.modules.setdefault(path, []).append(
                 TracedCall(
                     tuple(trace.kernels),
                     trace.peak.nbytes,
                     _cache_bytes(getattr(forward, "__self__", None), given, output),
-                    _shapes_of(given | {"returned": next(tensors_in(returned), None)}),
+                    {
+                        name: tuple(value.shape)
+                        for name, value in looked.items()
+                        if isinstance(value, torch.Tensor)
+                    },
                 )
             )
         return output
@@ -198,15 +203,6 @@ class CallRecorder(Recorder):
 @functools.cache
 def _parameters(function: Function) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
-
-
-def _shapes_of(values: Keywords) -> dict[str, tuple[int, ...]]:
-    """Shapes of those values that are tensors."""
-    return {
-        name: tuple(value.shape)
-        for name, value in values.items()
-        if isinstance(value, torch.Tensor)
-    }
 
 
 def _cache_bytes(module: torch.nn.Module | None, given: Keywords, output: Value) -> int:
