@@ -50,7 +50,11 @@ SHIPPED = set(COEFFICIENTS) - {"masked_attention"}
 """Kinds that every shipped profile has."""
 BEFORE_AMPERE = {"t4", "v100-sxm-16gb", "v100-sxm-32gb", "v100-pcie-16gb", "v100-pcie-32gb"}
 SAMPLE = json.loads((Path(__file__).parent / "data/kernel_times_sample.json").read_text())["rows"]
-every_gpu = sampled("name", gpu_catalogue(), named("h100-sxm", "a100-80gb-sxm", "b200", "t4"))
+UNMEASURED = {"mi300x", "mi325x", "mi355x", "arc-pro-b60"}
+every_gpu = sampled(
+    "name", [name for name in gpu_catalogue() if name not in UNMEASURED],
+    named("h100-sxm", "a100-80gb-sxm", "b200", "t4"),
+)  # fmt: skip
 
 
 def gpu_with(memory_gb=1, **attributes):
@@ -282,6 +286,8 @@ REFUSED = [
             ("h100-sxm", "int8", None, "bfloat16 or float16 or float8"),
             ("h100-sxm", "bf16", "int2", "float8 or int8 or int4"))),
         ("did you mean h100-sxm", lambda: device("h1000-sxm")),
+        *(("^seconds are not predicted on .*: no measured kernel times cover it; .* use fit",
+           lambda name=name: device(name).elementwise_seconds(1e6)) for name in UNMEASURED),
         *(("there are .*h100-sxm|did you mean", lambda name=name: gpu_named(name))
           for name in ("h1", "a1000", "", "gtx")),
         ("^file: l20 lacks bandwidth_gb_s, sms, l2_mb$", lambda: check_gpu(ENTRY, "file: l20")),
@@ -315,9 +321,11 @@ def test_every_entry_is_plausible_and_what_a_users_has_to_be():
         assert ("float8" in gpu.dtypes) == (gpu.float8_tflops > 0)
         assert {"int8", "int4", gpu.tensor_dtype} <= set(gpu.weight_dtypes)
         assert gpu.tensor_tflops not in WRONG_RATES.get(name, ()), "dense, of tensor cores"
-        # bfloat16 and FlashAttention-2 came with Ampere.
-        assert gpu.has_flash_attention is ("bfloat16" in gpu.dtypes) is not is_old
-        assert gpu.rocm_target or (gpu.compute_capability < 8) == is_old
+        # bfloat16 and FlashAttention-2 came with Ampere; it has no kernels for Intel.
+        assert gpu.has_flash_attention is not (is_old or bool(gpu.xe_target))
+        assert ("bfloat16" in gpu.dtypes) is not is_old
+        assert (gpu.compute_capability == 0) == (name in UNMEASURED)
+        assert name in UNMEASURED or (gpu.compute_capability < 8) == is_old
 
 
 def test_eight_bit_types_are_those_of_the_matrix_units():
@@ -383,8 +391,8 @@ def test_every_entry_is_what_a_users_has_to_be(file):
 
 
 def test_every_gpu_has_every_kind_and_only_what_no_table_holds_is_assumed():
-    for profile in all_profiles().values():
-        assert {kind for kind, _ in profile.kinds} == SHIPPED
+    for name, profile in all_profiles().items():
+        assert {kind for kind, _ in profile.kinds} == (set() if name in UNMEASURED else SHIPPED)
         for (kind, _), fitted in profile.kinds.items():
             is_derived = kind == "movement" and fitted.gpu == "a100-80gb-sxm"
             assert fitted.assumed == bool(fitted.derived) == is_derived
@@ -513,13 +521,18 @@ def test_a_users_file_adds_a_gpu_in_the_format_of_the_shipped_ones(tmp_path):
         device("h800")
     again = profile_of(tmp_path, f'name = "h100-sxm"\n{H100_TEXT}')
     assert again.kinds.items() == H100.kinds.items()
+    # Once some of its kernels are measured, the others are another GPU's.
+    amd = profile_of(tmp_path, f'name = "mi300x"\n{MOVEMENT}derived = "x"\n{COEFFICIENTS_TEXT}')
+    assert {kind for (kind, _), each in amd.kinds.items() if not each.extrapolated} == {"movement"}
+    assert {kind for kind, _ in amd.kinds} == SHIPPED
 
 
 @pytest.mark.parametrize(
     ("text", "part"),
     [("name = 3", "name must be"), ("name = ''", "name must be"),
      ("name = 'x'", "table \\[gpu\\]"), ("x", "not a device"),
-     (GPU, "coefficients"), (GPU + 'like = "h10"', "h100-sxm"), (GPU + "sm = 1", "unknown sm"),
+     (GPU, "coefficients"), ('name = "mi300x"', "coefficients of gemm"),
+     (GPU + 'like = "h10"', "h100-sxm"), (GPU + "sm = 1", "unknown sm"),
      (GPU.replace("sms = 132\n", ""), "lacks sms"), (GPU.replace("132", "-1"), "gpu.sms"),
      (GPU + "[gemm.bf16]", "unknown type gemm.bf16"),
      (GPU + "[gemm.bfloat16]", "table of coefficients"),
@@ -850,7 +863,8 @@ def test_in_a_list_of_all_gpus_what_one_lacks_is_said(capsys):
     fp16 = ("--dtype", "fp16", *flash, "--format", "json", "--max-new-tokens", "2")
     _, out, err = run(capsys, "time", *fp16, "--runtime", "eager", "--concurrency", "1")
     names = {entry["gpu"] for entry in json.loads(out)["time"]}
-    assert names == {*gpu_catalogue()} - BEFORE_AMPERE
+    assert names == {*gpu_catalogue()} - BEFORE_AMPERE - UNMEASURED
+    assert err.count("left out: seconds are not predicted on ") == len(UNMEASURED)
     assert err.count("use --use-flash-attn 0") == len(BEFORE_AMPERE)
     assert run(capsys, "time", "v100", *fp16)[0] == 0
 

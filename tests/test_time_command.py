@@ -120,7 +120,11 @@ def test_a_profile_of_the_users_own_adds_a_gpu(capsys):
         ("--engine analytic --price 3", "give --gpu too, or leave it out"),
         ("--runtime eager", "give --gpu too, or leave it out"),
         ("compare tiny --concurrency 4", "give --gpu too, or leave it out"),
+        *((f"{command} mi300x", "seconds are not predicted on MI300X: no measured kernel times")
+          for command in ("time", "sweep --gpu", "archive pages.csv --gpu", "advise --gpu",
+                          "compare tiny base --gpu", "time h100")),
         # Before the model is built.
+        ("--gpu mi355x", "seconds are not predicted on MI355X"),
         ("--dtype float32 --gpu h100", "attention was measured in 16 bits only"),
     ],
 )  # fmt: skip

@@ -150,8 +150,8 @@ class Engine:
 
 
 def check_precision(device: Device, precision: Precision) -> None:
-    """Raises DeviceError, before any work, for a data type that the GPU lacks."""
-    if precision.weights is not None:
+    """Raises DeviceError, before any work, for a data type or kernel times that a GPU lacks."""
+    if precision.weights is not None or device.cpu is None:
         device.fitted("gemm", device.gpu.tensor_dtype, weights_dtype=precision.weights)
     if precision.cache is not None:
         device.fitted("generation_attention", device.gpu.tensor_dtype, kv_dtype=precision.cache)

@@ -282,7 +282,7 @@ def _html(
 
     profiles = list(kept_files.gpu_profiles(profile).values())
     named = [entry.gpu for entry in report.time]
-    measured = [each.gpu.name for each in profiles if each.cpu is None and not each.extrapolated]
+    measured = [each.gpu.name for each in profiles if each.kinds and not each.extrapolated]
     roofs = roofs_of(profiles, report.metadata.dtype, first=named or measured)
     of_all = partial(time_requests.time_request, measured, {"profile": profile})
     curves, missing = _curves(report, engine, asked, of_all)

@@ -46,7 +46,7 @@ class Gpu:
         int8_tops: Dense rate of int8 products, 10^12 operations/s.
         float32_tflops: Rate of fp32 outside the tensor units, TFLOP/s.
         mma_share: Fraction of `tensor_tflops` that kernels for Ampere reach.
-        like: GPU whose measured kernel times this one takes over.
+        like: GPU whose measured kernel times this one, or a profile of it, takes over.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Gpu:
     mma_share: float = 1
     compute_capability: float = 0
     rocm_target: str = ""
+    xe_target: str = ""
     like: str = ""
 
     @property
@@ -83,7 +84,8 @@ class Gpu:
         """Whether FlashAttention-2 has kernels for it; None if that is unknown."""
         if self.compute_capability:
             return self.compute_capability >= _FLASH_CAPABILITY
-        return self.rocm_target in _FLASH_TARGETS if self.rocm_target else None
+        target = self.rocm_target or self.xe_target
+        return target in _FLASH_TARGETS if target else None
 
     def tflops(self, dtype: str) -> float:
         """Dense rate of a supported data type, 10^12 operations/s."""
@@ -163,7 +165,7 @@ def missing_features(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> Missin
     if flash_attention and dtype == FLOAT32:
         lacks["FlashAttention-2 in float32"] = ", which computes in 16 bits", *eager
     elif flash_attention and gpu.has_flash_attention is False:
-        needs = f"{' or '.join(_FLASH_TARGETS)}, not {gpu.rocm_target}"
+        needs = f"{' or '.join(_FLASH_TARGETS)}, not {gpu.rocm_target or gpu.xe_target}"
         if gpu.compute_capability:
             needs = f"compute capability {_FLASH_CAPABILITY}, not {gpu.compute_capability}"
         lacks["FlashAttention-2"] = f", which needs {needs}", *eager

@@ -100,7 +100,9 @@ def _shipped(name: str) -> Device:
     catalogue = gpu_catalogue()
     gpu, file = catalogue[name], resources.files(__package__).joinpath(f"profiles/{name}.toml")
     table = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    base = _shipped(catalogue_name(gpu.like, catalogue)) if gpu.like else None
+    # NVIDIA's kernels tell nothing of another maker's GPU that was not measured at all.
+    like = gpu.like if gpu.compute_capability else ""
+    base = _shipped(catalogue_name(like, catalogue)) if like else None
     return _profile(gpu, table, _own_kinds(table, name), base)
 
 
@@ -211,7 +213,7 @@ def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> 
     if name in known and "gpu" not in table:
         kinds = {each: {**known[name].under(each).kinds, **kinds[each]} for each in ENGINES}
     base = known[catalogue_name(gpu.like, known)] if gpu.like else None
-    if not any(kinds.values()) and base is None:
+    if not any(kinds.values()) and (base is None or "gpu" not in table):
         raise DeviceError(f"{file}: give coefficients of {', '.join(COEFFICIENTS)}, or gpu.like")
     return _profile(gpu, {"source": str(file), **table}, kinds, base, host)
 

@@ -143,8 +143,8 @@ class Device:
 
     @property
     def extrapolated(self) -> bool:
-        """Whether no kind was measured on this device."""
-        return self.cpu is None and all(each.extrapolated for each in self.kinds.values())
+        """Whether all kernel times are another GPU's."""
+        return bool(self.kinds) and all(each.extrapolated for each in self.kinds.values())
 
     def is_measured(self, kind: str, dtype: str = "bfloat16") -> bool:
         """Whether it has coefficients of a kernel kind."""
@@ -166,6 +166,11 @@ class Device:
         Raises:
             DeviceError: The GPU lacks a type, or the kind was not measured in it or has no weights.
         """
+        if not self.kinds and self.cpu is None:
+            raise DeviceError(
+                f"seconds are not predicted on {self.gpu.title}: no measured kernel times cover it;"
+                " give a profile of it, or use fit, which needs none"
+            )
         if weights_dtype is not None and kind not in WEIGHT_ONLY_ERROR:
             raise DeviceError(f"{kind} has no weights; leave weights_dtype out")
         cached, gpu = dtype_name(kv_dtype or "bfloat16"), self.gpu

@@ -177,7 +177,9 @@ def device_entry(profile: Device) -> DeviceEntry:
         source=gpu.source,
         weak=gpu.weak,
         profile=ProfileSource(
-            source=profile.source, licence=profile.licence, extrapolated=profile.extrapolated
+            source=profile.source or "no measured kernel times cover it",
+            licence=profile.licence,
+            extrapolated=profile.extrapolated,
         ),
         kinds=tuple(
             KernelKind(

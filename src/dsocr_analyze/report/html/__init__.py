@@ -138,7 +138,7 @@ def roofs_of(profiles: Iterable[Device], dtype: str, first: Iterable[str] = ()) 
     """Peaks of GPUs that support a data type, those named `first` in that order.
 
     Matrix products are dense, memory as sold; `vector_flops_per_second` is fp32 outside the matrix
-    units; `measured` says whether kernel times are the GPU's own.
+    units; `measured` says whether kernel times are the GPU's own, or None without any.
     """
     places = {name: place for place, name in enumerate(first)}
     found = [
@@ -150,7 +150,7 @@ def roofs_of(profiles: Iterable[Device], dtype: str, first: Iterable[str] = ()) 
             "vector_flops_per_second": gpu.float32_tflops * 1e12 or None,
             "bytes_per_second": gpu.bandwidth_gb_s * 1e9,
             "memory_bytes": gpu.memory_bytes,
-            "measured": not profile.extrapolated,
+            "measured": not profile.extrapolated if profile.kinds or profile.cpu else None,
             "source": gpu.source,
             "weak": gpu.weak,
         }

@@ -44,7 +44,7 @@ function roofline(id, report, roofs, entries, rows, onGpu) {
   const caption = element("p", { class: "lead", id: `${id}-caption` });
   const select = choice(`${id}-gpu`, "GPU", roofs.map((roof) => ({
     value: roof.gpu, text: roof.title,
-    group: roof.measured ? "kernel times measured" : "kernel times taken from another GPU",
+    group: roof.measured === null ? "no kernel times" : roof.measured ? "kernel times measured" : "kernel times taken from another GPU",
   })), (gpu) => {
     state.roof = roofs.find((roof) => roof.gpu === gpu);
     refresh();
