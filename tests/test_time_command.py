@@ -1,5 +1,6 @@
 """`dsocr-analyze time`, predicted seconds elsewhere, and what a server's benchmark corrects."""
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from command_line import run
 from sampling import every, sampled
 from test_server_benchmarks import kept
 
-from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.archive.table_files import METADATA_KEY
 from dsocr_analyze.cli import kept_files, main
 from dsocr_analyze.cli.documents import schemas
@@ -26,6 +27,7 @@ from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS, Precision
+from dsocr_analyze.timing.served_modes import all_served_modes, served_notes
 
 LATENT = {"use_mla": True, "kv_lora_rank": 512, "q_lora_rank": None, "v_head_dim": 128,
           "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}  # fmt: skip
@@ -508,3 +510,71 @@ def test_programs_that_keep_at_the_same_time_lose_nothing(folder):
         each_kept = pool.map(lambda name: kept_files.keep([kept(id=name)]), ids)
     assert len([*each_kept]) == len([*folder.iterdir()]) == 80
     assert sorted(each.id for each in kept_files.kept_benchmarks()) == ids
+
+
+# --- modes that servers offer ---------------------------------------------------------------------
+
+
+def said_of_modes(sentences):
+    """What a server does otherwise, of all that is assumed."""
+    kinds = " offers ", " does not serve ", " cuts a page "
+    return [each for each in sentences if any(of in each for of in kinds)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--mode gundam", None),
+        ("--mode tiny", "of DeepSeek-OCR's modes vllm offers gundam only, not tiny (since 0.14;"),
+        ("--mode tiny --server sglang", "of DeepSeek-OCR's modes sglang offers gundam only, not"),
+        ("--mode tiny --server vllm-v0", None),
+        ("--mode tiny --runtime eager", None),
+        ("--image-size 704 --crop-mode 0", "of DeepSeek-OCR's modes vllm offers gundam only, not"
+         " other sizes (since"),
+        ("--base-size 1024 --image-size 640 --crop-mode 1", None),
+        # 3 x 3 tiles in the model's own code
+        ("--page 2000x2000", "vllm cuts a page into at most 6 local views; pages are priced as the"
+         " model's own code cuts them, into up to 9 ("),
+        ("--page 2000x1333", None),
+        ("--arch deepseek-ocr-2 --mode base", "of DeepSeek-OCR-2's modes vllm offers dynamic only"),
+        ("--arch deepseek-ocr-2 --server sglang", "sglang offers dynamic, but 0.5.9 to 0.5.20 cut"
+         " tiles of 640 pixels"),
+        ("--arch deepseek-ocr-2 --server vllm-v1", "vllm-v1 does not serve DeepSeek-OCR-2: "),
+        ("--arch unlimited-ocr --page 5200x2600", None),
+        ("--arch unlimited-ocr --mode base", "vllm offers base, but 0.25 to 0.32 cut every page"),
+        ("--arch unlimited-ocr --mode base --prompt-pages 2", None),
+        ("--arch unlimited-ocr --mode tiny --server sglang --prompt-pages 2", None),
+        ("--arch unlimited-ocr --mode large --server sglang", None),
+        ("--arch unlimited-ocr --mode large --server sglang --prompt-pages 2",
+         "of Unlimited-OCR's modes sglang offers base, tiny, small only, not large ("),
+    ],
+)  # fmt: skip
+def test_a_page_that_a_server_treats_otherwise_is_priced_and_said(capsys, options, expected):
+    code, out, _ = run(capsys, *f"time h100 --format json --strict {options}".split())
+    [entry] = json.loads(out)["time"]
+    found = said_of_modes(entry["assumptions"]["sentences"])
+    assert (code, [each.startswith(expected) for each in found]) == (0, [True] * bool(expected))
+
+
+def test_of_many_pages_it_is_said_once(capsys):
+    notes = said_of_modes(run(capsys, *"sweep --gpu h100 --mode all".split())[2].splitlines())
+    assert [note.split(" (")[0].removeprefix("dsocr-analyze: assumed: ") for note in notes] == [
+        "of DeepSeek-OCR's modes vllm offers gundam only, not tiny, small, base, large, gundam-m",
+        "vllm cuts a page into at most 6 local views; pages are priced as the model's own code"
+        " cuts them, into up to 9",
+    ]
+    times = document(capsys, "archive pages.csv --gpu h100 --mode tiny,gundam")["time"]
+    assert [len(said_of_modes(each["assumptions"])) for each in times] == [1, 1]
+
+
+def test_of_every_model_and_server_is_known_what_it_offers():
+    for name, rows in all_served_modes().items():
+        modes, servers = ARCHITECTURES[name].modes, rows.keys() | {"eager"}
+        assert rows.keys() == SERVERS.keys()
+        for server, mode in itertools.product(servers, modes.values()):
+            row = rows.get(server)
+            assert row is None or {*(row.modes or ()), *row.several, *row.earlier} <= {*modes}
+            is_lacking = row is not None and row.modes is not None and mode.name not in row.modes
+            notes = " ".join(served_notes(ARCHITECTURES[name], server, mode))
+            assert (" not " in notes) == is_lacking
+    assert all_served_modes().keys() == ARCHITECTURES.keys()

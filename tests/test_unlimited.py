@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 from vendor_checkout import VENDOR_UNLIMITED, assert_same_passes, digests, needs_vendor_unlimited
 
-from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.architectures import DEFAULT, PageRequest
 from dsocr_analyze.architectures.architecture import CacheStep, lengthened
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import KeyValueCache
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
@@ -397,9 +397,8 @@ def test_declared_repetition_changes_nothing():
 # --------------------------------------------------------------------------------------- its modes
 
 
-def sizes_of(mode):
-    found = dataclasses.asdict(UNLIMITED_OCR.modes[mode])
-    return {key: found[key] for key in ("base_size", "image_size", "crop_mode")}
+def page_in(mode):
+    return PageRequest(architecture=UNLIMITED_OCR, mode=mode, text_tokens=4).workload
 
 
 @pytest.mark.parametrize(
@@ -412,8 +411,7 @@ def sizes_of(mode):
     ],
 )
 def test_a_mode_of_one_view_has_rows_of_tokens_with_newlines_and_a_separator(mode, prompt):
-    page = UNLIMITED_OCR.plan(page=(1240, 1754), text_tokens=4, **sizes_of(mode))
-    assert (page.seq_len, len(page.views)) == (prompt, 1)
+    assert (page_in(mode).seq_len, len(page_in(mode).views)) == (prompt, 1)
 
 
 # ------------------------------------------------------------------------------- recorded workloads
@@ -619,8 +617,7 @@ class TestVendor:
 
     @pytest.mark.parametrize("mode", ["tiny", "small", "large"])
     def test_a_mode_of_one_view_runs_the_same_operators(self, mode):
-        page = UNLIMITED_OCR.plan(page=(1240, 1754), **sizes_of(mode))
-        theirs, ours = (traced(load(path, 128, config=WHOLE), page) for path in BOTH)
+        theirs, ours = (traced(load(path, 128, config=WHOLE), page_in(mode)) for path in BOTH)
         assert_same_passes(ours, theirs)
 
     @pytest.mark.parametrize("seed", range(10))

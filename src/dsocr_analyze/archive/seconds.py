@@ -60,9 +60,11 @@ class TimeRequested:
             self.job.corrections.of(each, self.job.host, architecture.name)
             for each in self.profiles
         )
-        served = served_notes(architecture, self.job.host.name, *modes)
-        said = (said for each in corrections for said in each.sentences())
-        return (*self.sentences, *served, *said)
+        return (
+            *self.sentences,
+            *served_notes(architecture, self.job.host.name, *modes),
+            *(said for each in corrections for said in each.sentences()),
+        )
 
     def timers(
         self, model: CountedModel, settings: Sequence[Setting]

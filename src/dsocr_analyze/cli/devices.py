@@ -67,8 +67,9 @@ def devices(
         benchmarks = documents.CorrectionsDocument(
             schema_version=SCHEMA_VERSION, command="devices", options=used, corrections=tuple(kept)
         )
-        said = printing.Said("", [documents.corrections_table(benchmarks)])
-        printing.emit(context, benchmarks, said)
+        printing.emit(
+            context, benchmarks, printing.Said("", [documents.corrections_table(benchmarks)])
+        )
         return
     if "all" in forget and not names:
         raise WorkloadError("--forget all needs named GPUs; name one or more")

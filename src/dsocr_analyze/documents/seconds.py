@@ -27,13 +27,12 @@ class TimedPage:
         profiles: All GPUs' profiles.
     """
 
-    fusions, servers = FUSIONS, SERVERS
+    fusions, servers, served_modes = FUSIONS, SERVERS, all_served_modes()
 
     def __init__(self) -> None:
         dimensions = ModelDirectory.read(DEFAULT.reference).dimensions()
         self.workload: Any = DEFAULT.plan(page=(1240, 1754), max_new_tokens=1024)
         self.gpu, self.profiles = device("h100-sxm"), dict(all_profiles())
-        self.served_modes = all_served_modes()
         self._model = page_times.TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
 
     def kernels(self, which: str) -> list[tuple[Kernel, Mapping[str, Any], float, bool]]:

@@ -165,9 +165,11 @@ def missing_features(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> Missin
     if flash_attention and dtype == FLOAT32:
         lacks["FlashAttention-2 in float32"] = ", which computes in 16 bits", *eager
     elif flash_attention and gpu.has_flash_attention is False:
-        needs = f"{' or '.join(_FLASH_TARGETS)}, not {gpu.rocm_target or gpu.xe_target}"
-        if gpu.compute_capability:
-            needs = f"compute capability {_FLASH_CAPABILITY}, not {gpu.compute_capability}"
+        needs = (
+            f"compute capability {_FLASH_CAPABILITY}, not {gpu.compute_capability}"
+            if gpu.compute_capability
+            else f"{' or '.join(_FLASH_TARGETS)}, not {gpu.rocm_target or gpu.xe_target}"
+        )
         lacks["FlashAttention-2"] = f", which needs {needs}", *eager
     return lacks
 

@@ -29,6 +29,9 @@ class ServedModes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     earlier: Mapping[str, str] = {}
 
 
+_ANY: Final = ServedModes(versions="any", source="")
+
+
 @cache
 def all_served_modes() -> Mapping[str, Mapping[str, ServedModes]]:
     """What is known, by architecture and engine."""
@@ -47,10 +50,9 @@ def served_notes(
         views[mode] = architecture.forms.crop_grids.most * each.crop_mode
         if isinstance(each, PageWorkload):
             pages, views[mode] = each.prompt_pages, math.prod(each.grid)
-    if (row := all_served_modes().get(architecture.name, {}).get(server)) is None:
-        return
+    row = all_served_modes().get(architecture.name, {}).get(server, _ANY)
     alone = (*views,) if row.modes is None else row.modes
-    offered = alone if pages == 1 else row.several
+    offered = row.several if pages > 1 and row.several else alone
     if not offered:
         yield f"{server} does not serve {architecture.title}: {row.source}"
     elif lacking := ", ".join(filterfalse(offered.__contains__, views)):
