@@ -192,7 +192,7 @@ def test_compare_puts_predicted_seconds_side_by_side_and_says_what_they_assume(c
 # --- from benchmarks of servers ------------------------------------------------------------------
 
 DATA = Path(__file__).parent / "data"
-VLLM = DATA / "bench_vllm.json"
+VLLM, MM = DATA / "bench_vllm.json", DATA / "bench_mm_processor.json"
 SENTENCE = "corrected for h100-sxm under vllm"
 CONDITIONS = "h100 --concurrency 16 --max-new-tokens 800"
 RATE = 16 / (0.165 + 799 * 0.0044)
@@ -305,6 +305,26 @@ def test_other_programs_results_are_compared_with_their_own_server(capsys, progr
     for entry in compared(capsys, DATA / f"bench_{program}")["benchmarks"]:
         assert (entry["server"], entry["server_version"]) == server
         assert entry["figures"][-1]["name"] == "request_seconds"
+
+
+def test_measured_preprocessing_alone_is_a_prediction_of_any_gpus(capsys, folder):
+    asked = "h100 l4 --price 2"
+    found, given = (
+        timed(capsys, f"{asked} {each}")
+        for each in (f"--from-benchmark {MM}", "--preprocess-ms 87")
+    )
+    for entry in found:
+        said = " ".join(entry["assumptions"]["sentences"])
+        assert "87.0 ms of CPU per page (measured by vllm bench mm-processor" in said
+    for entry in (*found, *given):
+        del entry["assumptions"]["sentences"]
+    assert found == given
+    found = compared(capsys, VLLM, f"--from-benchmark {MM}")["benchmarks"]
+    assert [each["time"]["assumptions"]["preprocess_seconds"] for each in found] == [0.087]
+    assert len([*folder.iterdir()]) == 1
+    assert "for a server's --from-benchmark" in refused(
+        capsys, f"h100 --keep 1 --from-benchmark {MM}"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -478,6 +498,8 @@ FAR = "corrections range from 0.2 to 5. The benchmark probably ran another GPU"
         ("h100", {"mean_ttft_ms": 2.0}, "the first token took 0.01"),
         ("h100", {"mean_tpot_ms": 44.0}, "a token after the first took 13."),
         ("h100", {"max_concurrency": None, "mean_tpot_ms": 900.0}, "a request took "),
+        (f"h100 --from-benchmark {MM} --server sglang", {}, "engine was 'vllm', not sglang"),
+        (f"h100 --from-benchmark {MM} --preprocess-ms 9", {}, "leave out --preprocess-ms"),
         (f"h100 --from-benchmark {VLLM} --server-version 0.14.1", {"vllm_version": "0.15.0"},
          "the engine's version was 0.15.0, not --server-version 0.14.1"),
         (f"h100 --from-benchmark {VLLM}", {"vllm_version": "0.15.0"},

@@ -68,8 +68,7 @@ def select_corrections(
 
 def kept_benchmarks() -> list[KeptBenchmark]:
     """All kept benchmarks, oldest first; raises BenchmarkError for a damaged file."""
-    own = own_folder()
-    files = [] if own is None else sorted((own / _CORRECTIONS).glob("*.json"))
+    files = sorted((own / _CORRECTIONS).glob("*.json")) if (own := own_folder()) else []
     return sorted(filter(None, map(_read, files)), key=lambda each: (each.kept, each.id))
 
 

@@ -94,8 +94,8 @@ def time(
         _measured_in(context, from_benchmark) if from_benchmark else ([], None, "")
     )
     if server is None and "keep" in options.given_options(context):
-        which = "a server's --from-benchmark" if benchmarks else "--from-benchmark"
-        raise WorkloadError(f"--keep {keep} is for {which} FILE; leave it out")
+        whose = "a server's " if benchmarks else ""
+        raise WorkloadError(f"--keep {keep} is for {whose}--from-benchmark FILE; leave it out")
     directory = page_options.model_directory_from(
         model, arch, config, sliding_window=sliding_window
     )
@@ -108,14 +108,14 @@ def time(
         from dsocr_analyze.timing.server_benchmarks import comparison
 
         named = not {"model", "arch"}.isdisjoint(options.given_options(context))
-        architecture, page = directory.architecture, asked.workload_of_page
         benchmarks = [
-            comparison.of_model(each, architecture, is_given=named) for each in benchmarks
+            comparison.of_model(each, directory.architecture, is_given=named) for each in benchmarks
         ]
-        request = comparison.with_preprocessing(request, benchmarks, architecture, page)
+        request = comparison.with_preprocessing(
+            request, benchmarks, directory.architecture, asked.workload_of_page
+        )
     if server is not None:
-        served = [each for each in benchmarks if each.is_served]
-        _compare(context, served, version, request, directory, asked)
+        _compare(context, benchmarks, version, request, directory, asked)
     else:
         _show(context, Engine(directory, time=request), asked, is_of_all=not gpus)
 
@@ -226,7 +226,8 @@ def _compare(
     model = TimedModel(
         architecture, directory.dimensions(), dtype_named(asked.dtype), False, device
     )
-    compared = [Comparison(each, model, asked.workload_of_page, job) for each in benchmarks]
+    page, served = asked.workload_of_page, filter(lambda each: each.is_served, benchmarks)
+    compared = [Comparison(each, model, page, job) for each in served]
     when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     kept = [each.kept(version, when) for each in compared]
     every = {each.id: each for each in (*kept_files.kept_benchmarks(), *kept)}

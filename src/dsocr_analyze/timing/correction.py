@@ -113,28 +113,25 @@ class Correction:
         self, duration: Duration, figure: Literal["first_token", "per_token"]
     ) -> Duration:
         """The duration of a part of the time to the first token, or of decode steps, corrected."""
-        if (found := self.found) is None:
-            return duration
-        return duration.corrected(getattr(found, figure), getattr(found, f"{figure}_error"))
+        factor, error = (getattr(self.found, each, None) for each in (figure, f"{figure}_error"))
+        return duration if factor is None else duration.corrected(factor, error)
 
     def sentences(self) -> list[str]:
         """What was corrected, by which benchmarks, and what was left out."""
         said, found = [], self.found
         if found is not None:
-            text = (
+            first, rest = found.first_token_error, found.per_token_error
+            spread = "" if first is None or rest is None else (
+                f"; each is within {100 * first:.2g} % and {100 * rest:.2g} % of the others, which"
+                " gives the band"
+            )  # fmt: skip
+            others = ", ".join(self.other_versions)
+            said.append(
                 f"corrected for {_subject(self.benchmarks[0])}: the first token takes"
                 f" {found.first_token:.3g} times and each later token {found.per_token:.3g} times"
-                f" as long as predicted without correction, from {_origin(self.benchmarks)}"
+                f" as long as predicted without correction, from {_origin(self.benchmarks)}{spread}"
+                + (f"; other versions with benchmarks: {others}" if others else "")
             )
-            first, rest = found.first_token_error, found.per_token_error
-            if first is not None and rest is not None:
-                text += (
-                    f"; each is within {100 * first:.2g} % and {100 * rest:.2g} % of the others,"
-                    " which gives the band"
-                )
-            if self.other_versions:
-                text += f"; other versions with benchmarks: {', '.join(self.other_versions)}"
-            said.append(text)
         if self.left_out:
             said.append(
                 f"not corrected for {_subject(self.left_out[0])} by {_origin(self.left_out)}:"
@@ -152,11 +149,11 @@ def _origin(benchmarks: Sequence[KeptBenchmark]) -> str:
     requests = sum(each.requests for each in benchmarks)
     files = ", ".join(dict.fromkeys(each.file for each in benchmarks))
     days = sorted({each.kept[:10] for each in benchmarks})
-    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    when = " to ".join(dict.fromkeys((days[0], days[-1])))
+    how_many = f"{len(benchmarks)} benchmarks of {requests:,} requests"
     if len(benchmarks) == 1:
-        at_once = f", {benchmarks[0].concurrency:,} at a time"
-        return f"a benchmark of {requests:,} requests{at_once} ({files}, kept {when})"
-    return f"{len(benchmarks)} benchmarks of {requests:,} requests ({files}, kept {when})"
+        how_many = f"a benchmark of {requests:,} requests, {benchmarks[0].concurrency:,} at a time"
+    return f"{how_many} ({files}, kept {when})"
 
 
 @dataclass(frozen=True)
@@ -169,12 +166,12 @@ class Corrections:
     def of(self, profile: Device, host: Host, architecture: str) -> Correction:
         """The correction for a GPU, a serving engine and a model's architecture."""
         names = (profile.gpu.name, host.name, architecture)
-        fitting = [
-            each for each in self.benchmarks if (each.gpu, each.server, each.architecture) == names
-        ]
+        fitting = sorted(
+            (e for e in self.benchmarks if (e.gpu, e.server, e.architecture) == names),
+            key=lambda each: (each.kept, each.id),
+        )
         if not fitting:
             return Correction()
-        fitting.sort(key=lambda each: (each.kept, each.id))
         version = fitting[-1].version if self.version is None else self.version
         of_version = [each for each in fitting if each.version == version]
         basis = basis_of(profile, host)
@@ -200,6 +197,5 @@ def _mean_and_error(factors: Sequence[float]) -> tuple[float, float | None]:
     logarithms = [*map(math.log, factors)]
     total, others = math.fsum(logarithms), len(factors) - 1
     mean = math.exp(total / len(factors))
-    if not others:
-        return mean, None
-    return mean, math.expm1(max(abs(each - (total - each) / others) for each in logarithms))
+    distances = [abs(each - (total - each) / others) for each in logarithms if others]
+    return mean, math.expm1(max(distances)) if others else None

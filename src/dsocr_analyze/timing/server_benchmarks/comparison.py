@@ -142,14 +142,14 @@ class Comparison:
         """
         first_token, per_token = self._factors()
         benchmark, device, host = self.benchmark, self.model.device, self.job.host
-        architecture = self.model.architecture.name
-        key = "\n".join((device.gpu.name, host.name, version, architecture, benchmark.digest))
+        measured = (device.gpu.name, host.name, version, self.model.architecture.name)
+        key = "\n".join((*measured, benchmark.digest))
         return KeptBenchmark(
             id=hashlib.sha256(key.encode()).hexdigest()[:16],
             gpu=device.gpu.name,
             server=host.name,
             version=version,
-            architecture=architecture,
+            architecture=self.model.architecture.name,
             basis=basis_of(device, host),
             first_token=first_token,
             per_token=per_token,
@@ -161,9 +161,8 @@ class Comparison:
 
     def _factors(self) -> tuple[float, float]:
         measured = {**self.benchmark.means, "request_seconds": self.benchmark.request_seconds}
-        parts = {"request_seconds": "a request"}
-        if self.benchmark.steady:
-            parts = {"ttft_seconds": "the first token", "tpot_seconds": "a token after the first"}
+        tokens = {"ttft_seconds": "the first token", "tpot_seconds": "a token after the first"}
+        parts = tokens if self.benchmark.steady else {"request_seconds": "a request"}
         factors = [measured[each] / self._figures[each] for each in parts]
         for what, factor in zip(parts.values(), factors, strict=True):
             if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
@@ -238,28 +237,25 @@ def measured_server(
         BenchmarkError: A file names another server or version, or the version is none.
     """
     named = benchmarks[0].engine
-    if not is_given and named in SERVERS and named != _family(server):
-        server = str(named)
-    server = server_named(server).name
+    is_other = not is_given and named in SERVERS and named != _family(server)
+    server = server_named(str(named) if is_other else server).name
     if version is not None and not _VERSION.fullmatch(version):
         raise BenchmarkError(
             f"server_version {version!r} is not a version; give one like 0.11.0",
             arguments=["server_version"],
         )
     for each in benchmarks:
-        if each.engine not in (None, _family(server)):
-            fitting = next((name for name in SERVERS if _family(name) == each.engine), None)
-            right = f"give server={fitting}" if fitting else f"known engines: {', '.join(SERVERS)}"
-            raise BenchmarkError(
-                f"{each.where}: the engine was {shown(each.engine)}, not {server}; {right}",
-                arguments=["server"],
-            )
-        if version is not None and each.version not in (None, version):
-            raise BenchmarkError(
-                f"{each.where}: the engine's version was {each.version}, not"
-                f" server_version {version}; leave server_version out",
-                arguments=["server_version"],
-            )
+        fitting = next((name for name in SERVERS if _family(name) == each.engine), None)
+        right = f"give server={fitting}" if fitting else f"known engines: {', '.join(SERVERS)}"
+        for argument, is_right, said in (
+            ("server", each.engine in (None, _family(server)),
+             f"the engine was {shown(each.engine)}, not {server}; {right}"),
+            ("server_version", version is None or each.version in (None, version),
+             f"the engine's version was {each.version}, not server_version {version}; leave"
+             " server_version out"),
+        ):  # fmt: skip
+            if not is_right:
+                raise BenchmarkError(f"{each.where}: {said}", arguments=[argument])
     versions = [version or each.version for each in benchmarks if each.is_served]
     found, *others = dict.fromkeys(each or UNKNOWN_VERSION for each in versions or [version])
     if others:
@@ -287,9 +283,9 @@ def with_preprocessing(
         BenchmarkError: Several did.
     """
     measured = [each for each in benchmarks if not each.is_served]
-    if len(measured) > 1:
-        one, other, *_ = (each.where for each in measured)
-        raise BenchmarkError(f"{one} and {other} both measure preprocessing; give one of them")
+    for each in measured[1:]:
+        one = measured[0].where
+        raise BenchmarkError(f"{one} and {each.where} both measure preprocessing; give one of them")
     for each in measured:
         estimated = 1e3 * estimated_preprocessing(architecture, workload)
         origin = "; ".join((
@@ -333,10 +329,14 @@ def of_model(
 
 def _architecture_called(name: str) -> str | None:
     """The architecture in a model's name: deepseek-ai/DeepSeek-OCR-2, /models/deepseek_ocr2_fp8."""
-    parts = [part for part in PurePosixPath(name.lower()).parts if part.startswith("models--")]
-    text = " ".join([*parts, PurePosixPath(name.lower()).name])
-    for known in sorted(ARCHITECTURES, key=len, reverse=True):
-        words = r"[-_. ]*".join(re.escape(word) for word in known.split("-"))
-        if re.search(rf"(?<![a-z0-9]){words}(?![0-9])", text):
-            return known
-    return None
+    parts = PurePosixPath(name.lower()).parts
+    text = " ".join([*(part for part in parts if part.startswith("models--")), *parts[-1:]])
+    longest_first = {
+        each: r"[-_. ]*".join(map(re.escape, each.split("-")))
+        for each in sorted(ARCHITECTURES, key=len, reverse=True)
+    }
+    found = (
+        each for each, words in longest_first.items()
+        if re.search(rf"(?<![a-z0-9]){words}(?![0-9])", text)
+    )  # fmt: skip
+    return next(found, None)

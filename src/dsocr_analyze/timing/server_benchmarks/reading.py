@@ -25,11 +25,7 @@ from dsocr_analyze.workload import LARGEST_COUNT
 
 __all__ = ["ServerBenchmark", "read_benchmarks", "shown"]
 
-_WITHOUT_DETAILS: Final = (
-    "measure without --save-detailed or --output-details, which write every request"
-)
 _MOST_RESULTS: Final = 100
-_DECODER: Final = json.JSONDecoder()
 _RIGHT: Final = (
     "give what vllm bench serve --save-result, sglang.bench_serving --output-file, genai-perf"
     " (profile_export_genai_perf.json), AIPerf (profile_export_aiperf.json) or"
@@ -90,8 +86,8 @@ class ServerBenchmark:
     def request_seconds(self) -> float:
         """Seconds per request, if need be from the times of tokens."""
         means = self.means
-        later = (means["new_tokens"] - 1) * means["tpot_seconds"]
-        return means.get("request_seconds", means["ttft_seconds"] + later)
+        tokens = means["ttft_seconds"] + (means["new_tokens"] - 1) * means["tpot_seconds"]
+        return means.get("request_seconds", tokens)
 
     def doubts(self) -> list[str]:
         """Doubts about what is in the file, one sentence each."""
@@ -135,7 +131,8 @@ def read_benchmarks(path: Path) -> list[ServerBenchmark]:
         text = read_bytes(path, DOCUMENT_BYTES).decode("utf-8-sig").strip()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        right = _WITHOUT_DETAILS if getattr(error, "errno", 0) == errno.EFBIG else _RIGHT
+        details = "measure without --save-detailed or --output-details, which write every request"
+        right = details if getattr(error, "errno", 0) == errno.EFBIG else _RIGHT
         raise BenchmarkError(f"cannot read {str(path)!r}: {reason}; {right}") from error
     name = "".join(each if each.isprintable() else "?" for each in path.name) or "?"
     return [_benchmark(*result, name) for result in _results(repr(str(path)), text)]
@@ -150,19 +147,16 @@ def _results(named: str, text: str) -> list[tuple[_Fields, str]]:
         line = f"line {text.count(chr(10), 0, start) + 1} of {named}"
         where = line if found else named
         try:
-            value, end = _DECODER.raw_decode(text, start)
+            value, end = json.JSONDecoder().raw_decode(text, start)
         except (ValueError, RecursionError) as error:
-            is_deep = isinstance(error, RecursionError)
-            wrong = "nested too deeply" if is_deep else f"not JSON ({error})"
-            raise BenchmarkError(f"{where} is {wrong}; {_RIGHT}") from error
+            deep = "nested too deeply" if isinstance(error, RecursionError) else None
+            raise BenchmarkError(f"{where} is {deep or f'not JSON ({error})'}; {_RIGHT}") from error
         if not isinstance(value, dict):
             raise BenchmarkError(f"{where} is {shown(value)}, not a benchmark result; {_RIGHT}")
         if len(found) == _MOST_RESULTS:
             raise BenchmarkError(f"{named} has more than {_MOST_RESULTS} results; give fewer")
-        metrics = value.get("records")
-        values = {**metrics, **value} if isinstance(metrics, dict) else value
         where = line if found or end < len(text) else named
-        found.append((_Fields(values, where), text[start:end]))
+        found.append((_Fields(value, where), text[start:end]))
     return found
 
 
@@ -171,16 +165,14 @@ def _results(named: str, text: str) -> list[tuple[_Fields, str]]:
 
 _LARGEST: Final = 1e15
 _SHOWN: Final = 60
-_SECONDS: Final[Mapping[str, float]] = {
-    "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0,
-}  # fmt: skip
+_IN_A_SECOND: Final = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 _VERSION: Final = re.compile(r"(?=.{1,64}$)v?[0-9]+(\.[0-9a-z+-]+)+", re.ASCII | re.IGNORECASE)
 
 
 def shown(value: object) -> str:
     """A value for messages: shortened, and without control characters."""
-    text = "a table" if isinstance(value, Mapping) else "a list"
-    text = text if isinstance(value, Mapping | list) else ascii(value)
+    kinds = "a table" if isinstance(value, dict) else "a list"
+    text = kinds if isinstance(value, dict | list) else ascii(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
@@ -200,12 +192,11 @@ class _Fields:
     def value(self, key: str) -> Any:
         """What is under a key, or in the list of one there; None for the empty string."""
         value = self.values.get(key)
-        if isinstance(value, list):
-            counted = [
-                each for each in value
-                if not (isinstance(each, dict) and each.get("exclude_from_results"))
-            ]  # fmt: skip
-            value = counted[0] if len(counted) == 1 else value
+        counted = [
+            each for each in (value if isinstance(value, list) else [value])
+            if not (isinstance(each, dict) and each.get("exclude_from_results"))
+        ]  # fmt: skip
+        value = counted[0] if len(counted) == 1 else value
         return None if value == "" else value
 
     def table(self, key: str) -> _Fields:
@@ -217,20 +208,21 @@ class _Fields:
 
     def number(self, key: str, least: int | None = None) -> float:
         """The positive number under a key; a whole one, `least` or more, if that is given."""
-        value, lowest = self.values[key], least or 0
+        value, right = self.values[key], f"a whole number, {least} or more"
+        if least is None:
+            right = f"a number above 0 and below {_LARGEST:.0e}"
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        is_right = is_number and lowest <= value < _LARGEST
-        if not is_right or (value == 0 if least is None else value != int(value)):
-            above = f"a number above 0 and below {_LARGEST:.0e}"
-            raise self.wrong(key, above if least is None else f"a whole number, {least} or more")
+        is_in_range = is_number and (least or 0) <= value < _LARGEST
+        if not is_in_range or (value == 0 if least is None else value != int(value)):
+            raise self.wrong(key, right)
         return float(value)
 
     def seconds(self, key: str) -> float:
         """The positive time under a key."""
         unit = (self.text("unit", "unit") if self.path else None) or "ms"
-        if unit not in _SECONDS:
-            raise self.wrong("unit", f"one of {', '.join(_SECONDS)}")
-        return _SECONDS[unit] * self.number(key)
+        if unit not in _IN_A_SECOND:
+            raise self.wrong("unit", f"one of {', '.join(_IN_A_SECOND)}")
+        return self.number(key) / _IN_A_SECOND[unit]
 
     def text(self, kind: str, key: str) -> str | None:
         """The string under a key; None for no version, or an API that many engines have."""
@@ -238,10 +230,10 @@ class _Fields:
         text = "" if value is None else value
         if not isinstance(text, str) or not text.isprintable():
             raise self.wrong(key, "one string of printable characters")
-        # Unless it measures Triton, genai-perf writes its option's default.
-        is_option = self.values.get("service_kind", "triton") != "triton"
         says_nothing = {
-            "engine": is_option or text.startswith("openai"),
+            # Unless it measures Triton, genai-perf writes its option's default.
+            "engine": self.values.get("service_kind", "triton") != "triton"
+            or text.startswith("openai"),
             "version": not _VERSION.fullmatch(text),
         }
         read = {"engine": text.split("-")[0], "version": text.removeprefix("v")}
@@ -271,6 +263,7 @@ class _Program(msgspec.Struct):
     totals: Mapping[str, Sequence[str]] = {}
     refused: Mapping[str, Sequence[str]] = {}
     hints: Mapping[str, str] = {}
+    defaults: dict[str, int] = {}
     nested: bool = False
     engine: str | None = None
 
@@ -312,8 +305,7 @@ class _Program(msgspec.Struct):
 
 @functools.cache
 def _programs() -> Mapping[str, _Program]:
-    text = resources.files(__package__).joinpath("programs.toml").read_text(encoding="utf-8")
-    tables = tomllib.loads(text)
+    tables = tomllib.loads((resources.files(__package__) / "programs.toml").read_text("utf-8"))
     return {
         name: msgspec.convert({**tables.get(table.get("like"), {}), **table}, _Program)
         for name, table in tables.items()
@@ -330,7 +322,7 @@ def _benchmark(result: _Fields, text: str, file: str) -> ServerBenchmark:
     program = _programs()[name]
     program.refuse(result)
     texts = program.read(result, program.texts, lambda kind, at, key: at.text(kind, key), "")
-    counts = program.read(
+    counts = program.defaults | program.read(
         result, program.counts,
         lambda kind, at, key: int(at.number(key, least=int(kind != "failed"))), _WHOLE,
     )  # fmt: skip
@@ -360,7 +352,7 @@ def _benchmark(result: _Fields, text: str, file: str) -> ServerBenchmark:
         means=means,
     )
     tokens = means.get("new_tokens", 2)
-    [place] = {**program.means, **program.totals}.get("new_tokens", [""])
+    [place, *_] = {**program.means, **program.totals}.get("new_tokens", [""])
     table, key = result.at(place)
     for is_wrong, said in (
         (not 1 < tokens <= LARGEST_COUNT,
