@@ -181,12 +181,17 @@ class TestImports:
         graphlib.TopologicalSorter(imports()).prepare()  # or raises, and names them
 
 
-def exported_by(tree):
-    """The names in `__all__`."""
+def public_names(tree):
+    """The names that a file defines without an underscore."""
     for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return set(ast.literal_eval(node.value))
-    return set()
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found = {name}
+            case ast.Assign(targets=[target]) | ast.AnnAssign(target=target):
+                found = {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
+            case _:
+                continue
+        yield from (name for name in found if not name.startswith("_"))
 
 
 def test_a_public_name_is_one_that_another_file_knows():
@@ -200,7 +205,7 @@ def test_a_public_name_is_one_that_another_file_knows():
     unknown = [
         f"{module}.{name}"
         for module in FILES.keys() - {"dsocr_analyze.cli.exits"}
-        for name in exported_by(parsed(FILES[module]))
+        for name in public_names(parsed(FILES[module]))
         if known[name] == 1 and not re.fullmatch("[A-Z].*[a-z].*", name)
     ]
     assert unknown == []

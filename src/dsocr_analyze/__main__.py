@@ -13,8 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-__all__ = ["run"]
-
 
 def run() -> NoReturn:
     """Runs the command line and exits with its exit code."""

@@ -12,8 +12,6 @@ from dsocr_analyze.architectures.stages import IncidentalOperators
 from dsocr_analyze.figures import Count, Counts, PageFigures, Share, StageFigures, counts_of
 from dsocr_analyze.kernels import NO_WORK, Work, total_work, work_by
 
-__all__ = ["Agreement", "LeftOutShare", "NotModelled", "PeakAgreement", "compare"]
-
 _QUANTITIES: Final = (
     "params",
     "macs",

@@ -15,7 +15,6 @@ import msgspec
 from dsocr_analyze.architectures import (
     DEFAULT,
     DEFAULT_PAGE,
-    ENGINES,
     ImagePath,
     PageRequest,
     PageSize,
@@ -37,16 +36,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.timing import TimeEntry
     from dsocr_analyze.timing.predict import TimeRequest
     from dsocr_analyze.timing.runtimes import Precision
-
-__all__ = [
-    "ENGINES",
-    "Engine",
-    "analyze",
-    "check_precision",
-    "compare",
-    "start_torch",
-    "sweep_workloads",
-]
 
 Announce: TypeAlias = Callable[[str], None]
 

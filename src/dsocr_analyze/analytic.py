@@ -9,8 +9,6 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload import PageWorkload, position_warnings
 
-__all__ = ["ATTENTION_NAMES", "UNIFORM_ROUTING_NOTE", "page_figures"]
-
 UNIFORM_ROUTING_NOTE = (
     "MoE routing is uniform (no checkpoint is loaded): every expert gets its share of the tokens'"
     " choices, the remainder going to the first ones"

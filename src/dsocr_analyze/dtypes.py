@@ -5,17 +5,6 @@ from typing import Final, NamedTuple
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.names import did_you_mean, in_any_case
 
-__all__ = [
-    "BFLOAT16",
-    "BOOL",
-    "FLOAT16",
-    "FLOAT32",
-    "INT64",
-    "MODEL_DTYPES",
-    "Dtype",
-    "dtype_named",
-]
-
 
 class Dtype(NamedTuple):
     """A data type."""

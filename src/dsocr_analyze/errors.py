@@ -2,25 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = [
-    "AnalyzeError",
-    "BaselineError",
-    "BenchmarkError",
-    "ConfigError",
-    "DeviceError",
-    "DocumentError",
-    "FormatError",
-    "ModelCodeError",
-    "ModelDirectoryError",
-    "OutputError",
-    "OwnFolderError",
-    "PageError",
-    "StrictError",
-    "TrustError",
-    "UncountableError",
-    "WorkloadError",
-]
-
 
 class AnalyzeError(Exception):
     """Base of every error that dsocr-analyze raises on purpose.

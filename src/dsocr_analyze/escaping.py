@@ -8,17 +8,6 @@ import html
 import re
 from typing import Final
 
-__all__ = [
-    "as_code_span",
-    "as_graphviz",
-    "as_json",
-    "as_markdown",
-    "as_mermaid",
-    "shown",
-    "visible",
-    "visible_lines",
-]
-
 _ACTING: Final = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but for tab and line feed
     r"\xad\u034f\u061c\u115f\u1160\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"

@@ -11,25 +11,6 @@ from msgspec import Meta, Struct
 from dsocr_analyze.kernels import Attention, Kernel, Work, total_work, work_by
 from dsocr_analyze.workload import AnyWorkload
 
-__all__ = [
-    "BytesAlive",
-    "Composition",
-    "Count",
-    "Counts",
-    "MemoryFigures",
-    "Model",
-    "OperatorLedger",
-    "PageFigures",
-    "Parameters",
-    "Peak",
-    "Provenance",
-    "RoutedExperts",
-    "Share",
-    "StageFigures",
-    "counts_of",
-    "expected_experts",
-]
-
 Count = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0)]
 

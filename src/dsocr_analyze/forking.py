@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["importing", "is_forked", "other_process", "undone"]
-
 _MOST_SECONDS: Final = 60.0
 """Longest wait of a fork; two threads might wait for each other."""
 

@@ -15,22 +15,6 @@ from typing import Final
 
 from dsocr_analyze.errors import OwnFolderError
 
-__all__ = [
-    "CODE_BYTES",
-    "CONFIG_BYTES",
-    "DOCUMENT_BYTES",
-    "MEBIBYTE",
-    "SETTINGS_BYTES",
-    "SOURCE_BYTES",
-    "exists",
-    "is_folder",
-    "is_regular",
-    "opened",
-    "own_folder",
-    "own_folder_to_write",
-    "read_bytes",
-]
-
 MEBIBYTE: Final = 1 << 20
 
 CONFIG_BYTES: Final = 8 * MEBIBYTE

@@ -19,17 +19,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final
 
-__all__ = [
-    "Terminated",
-    "deferred",
-    "held",
-    "ignore",
-    "interruptible",
-    "listen",
-    "point_of_no_return",
-    "safe_point",
-]
-
 PATIENCE_SECONDS: Final = 1.0
 """Longest wait for a safe point, which running code may never reach."""
 

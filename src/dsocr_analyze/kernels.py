@@ -11,27 +11,6 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-__all__ = [
-    "KINDS",
-    "NO_WORK",
-    "Attention",
-    "Convolution",
-    "Dimensions",
-    "Elements",
-    "Experts",
-    "Gemm",
-    "Kernel",
-    "KernelDevice",
-    "Kind",
-    "Rows",
-    "Work",
-    "ancestors",
-    "merged",
-    "total_work",
-    "with_ancestors",
-    "work_by",
-]
-
 # --- what a kernel costs ---------------------------------------------------------------------
 
 

@@ -10,18 +10,6 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from torch import nn
 
-__all__ = [
-    "NestedShapes",
-    "OwnerOf",
-    "TracedModule",
-    "TreeModule",
-    "TreeNode",
-    "build_tree",
-    "fold",
-    "leaf_classes",
-    "prune",
-]
-
 NestedShapes: TypeAlias = "list[int] | list[NestedShapes] | None"
 """One shape, or those of several tensors, nested as they were."""
 

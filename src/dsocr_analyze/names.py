@@ -4,8 +4,6 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-__all__ = ["did_you_mean", "in_any_case", "near_to"]
-
 _CLOSE: Final = 0.6
 """Least similarity of two names, from 0 to 1, at which one may be a typo of the other."""
 

@@ -17,8 +17,6 @@ from dsocr_analyze.interruption import held, point_of_no_return, safe_point
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["locked", "prepare_directory", "replacing", "write_files"]
-
 _PREFIX: Final = ".dsocr-"
 _ABANDONED: Final = re.compile(rf"{re.escape(_PREFIX)}[0-9a-f]{{16}}")
 _LONGEST_WAIT_SECONDS: Final = 10.0

@@ -20,19 +20,6 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.input_files import opened
 from dsocr_analyze.names import near_to
 
-__all__ = [
-    "RawRows",
-    "Reason",
-    "RowKind",
-    "RowSource",
-    "columns_text",
-    "meant_columns",
-    "open_rows",
-    "problem_text",
-    "whole_numbers",
-]
-
-
 # --- whole numbers from a column -----------------------------------------------------------------
 
 

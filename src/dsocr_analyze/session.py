@@ -52,8 +52,6 @@ from dsocr_analyze.trace.summary import (
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload import AnyWorkload, PageWorkload
 
-__all__ = ["DeepSeekOCRSession", "parse_device"]
-
 LARGEST_TRACED_BATCH: Final = 1024
 """The vision stages of so many pages take about a minute."""
 

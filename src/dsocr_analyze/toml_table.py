@@ -13,8 +13,6 @@ from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
 from dsocr_analyze.input_files import SETTINGS_BYTES, read_bytes
 
-__all__ = ["REQUIRED", "Table", "TomlTable", "TomlValue", "read_toml"]
-
 
 class _Required:
     """Marks a key without a default."""

@@ -3,6 +3,4 @@
 from importlib.metadata import version
 from typing import Final
 
-__all__ = ["VERSION"]
-
 VERSION: Final = version("dsocr-analyze")

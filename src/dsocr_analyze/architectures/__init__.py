@@ -17,23 +17,6 @@ from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.workload import AnyWorkload, Mode, PageWorkload, parse_page
 
-__all__ = [
-    "ARCHITECTURES",
-    "DEFAULT",
-    "DEFAULT_PAGE",
-    "ENGINES",
-    "ImagePath",
-    "PageRequest",
-    "PageSize",
-    "architecture_named",
-    "architecture_of",
-    "described_architecture",
-    "foreign_model",
-    "plan_workload",
-    "recognized_architecture",
-    "undescribed",
-]
-
 
 class _Registry(UserDict[str, Any]):
     """Architectures by name; of one that has not been asked for, the package that has it."""

@@ -19,17 +19,6 @@ from dsocr_analyze.workload import BOUNDS, LARGEST_COUNT, Lengths, check_count
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "MODEL_DTYPE",
-    "TOKENS",
-    "DescribedModel",
-    "Input",
-    "Size",
-    "TensorInput",
-    "described_architecture",
-    "undescribed",
-]
-
 _BATCH: Final = "batch"
 TOKENS: Final = "tokens"
 _KEYS: Final = "keys"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsocr_analyze.architectures.config_file import Config, JsonValue
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions as ModelDimensions
 from dsocr_analyze.architectures.stages import StageScope, owner_among
 from dsocr_analyze.errors import ConfigError
 
@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
     from dsocr_analyze.architectures.prompt import Prompt
     from dsocr_analyze.workload import Mode
-
-__all__ = [
-    "Architecture",
-    "CacheStep",
-    "ForwardInputs",
-    "GrowingCache",
-    "KeyValueCache",
-    "ModelDimensions",
-    "lengthened",
-]
-
 
 ForwardInputs: TypeAlias = dict[str, Any]
 """Keyword arguments of a model's forward, or of `generate`."""

@@ -15,26 +15,6 @@ from typing import Final, Literal, TypeAlias
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
 
-__all__ = [
-    "LARGEST_WIDTH",
-    "MOST_LAYERS",
-    "USED",
-    "Code",
-    "Conditional",
-    "Config",
-    "ConfigFindings",
-    "ConfigKeys",
-    "Fixed",
-    "Harmless",
-    "JsonValue",
-    "KeyPath",
-    "KeyRule",
-    "KeyTable",
-    "Unread",
-    "findings_of",
-    "leaves_of",
-]
-
 # --- reads -----------------------------------------------------------------------------------
 
 JsonValue: TypeAlias = (

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["PlacedValue", "Prompt"]
-
 
 @dataclass(frozen=True)
 class PlacedValue:

@@ -17,16 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "CropRule",
-    "PageInViews",
-    "PixelWork",
-    "page_in_views",
-    "pixel_work",
-    "pixel_work_of_pages",
-    "tokens_per_side",
-]
-
 _ROUNDING: Final = 1e-12
 """More than rounding changes an aspect's relative distance from the middle of two others."""
 

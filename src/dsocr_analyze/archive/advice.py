@@ -43,8 +43,6 @@ from dsocr_analyze.report.table import (
 from dsocr_analyze.timing import TimeEntry, assumptions
 from dsocr_analyze.workload import Mode, position_warnings
 
-__all__ = ["AdviceRequest", "advice_lines", "advice_notes", "advice_tables", "advise"]
-
 _ALL_KINDS: Final = "all kinds"
 _ANSWERS: Final = {True: "yes", False: "no", None: "-"}
 

@@ -10,27 +10,6 @@ from msgspec import Struct, toml
 from dsocr_analyze.archive.setting import CountOpening
 from dsocr_analyze.timing import TimeEntry
 
-__all__ = [
-    "ALL_KINDS",
-    "AdviceDocument",
-    "Cost",
-    "Density",
-    "Distances",
-    "EditDistances",
-    "ModeAdvice",
-    "ModeVerdict",
-    "PrecisionRow",
-    "PublishedAccuracy",
-    "PublishedDistances",
-    "PublishedPrecision",
-    "Requirements",
-    "Seen",
-    "TextCost",
-    "fineness",
-    "kinds_of_document",
-    "published_accuracy",
-]
-
 # --- published accuracy --------------------------------------------------------------------------
 
 ALL_KINDS: Final = "overall"

@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "Axis",
-    "is_mode_or_sizes",
-    "mode_or_sizes",
-    "parse_modes",
-    "parse_names",
-    "parse_numbers",
-    "parse_pages",
-]
-
 _RANGE: Final = r"-?[0-9]{1,40}(?::-?[0-9]{1,40}){0,2}"
 _NUMBERS: Final = re.compile(_RANGE)
 _PAGES: Final = re.compile(rf"(?P<widths>{_RANGE}) *[xX] *(?P<heights>{_RANGE})")

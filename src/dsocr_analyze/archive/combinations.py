@@ -25,17 +25,6 @@ if TYPE_CHECKING:
 
     from dsocr_analyze.archive.seconds import TimeRequested
 
-__all__ = [
-    "Names",
-    "Numbers",
-    "Pages",
-    "Sweep",
-    "SweepRows",
-    "Switches",
-    "rows_of",
-    "sweep_over",
-]
-
 BATCH_ROWS: Final = 65_536
 
 _MOST_ROWS: Final = 2**62

@@ -13,17 +13,6 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Size
 
-__all__ = [
-    "BATCH_RESULTS",
-    "COST",
-    "PAGE_RESULTS",
-    "Workloads",
-    "cost_columns",
-    "evaluate",
-    "figures",
-    "row_columns",
-]
-
 Integers = NDArray[np.int64]
 
 _LARGEST_BLOCK_BYTES: Final = 31 << 20

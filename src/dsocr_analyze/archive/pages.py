@@ -43,15 +43,6 @@ from dsocr_analyze.row_files import (
 )
 from dsocr_analyze.workload import BOUNDS, LARGEST_SIDE, check_count
 
-__all__ = [
-    "REPORTED_ROWS",
-    "Pages",
-    "count_pages",
-    "extensions_text",
-    "open_pages",
-    "read_pages",
-]
-
 _PDF: Final = ".pdf"
 _PAGES_A_BATCH: Final = 512
 _MOST_EXTENSIONS: Final = 1_000

@@ -23,8 +23,6 @@ from dsocr_analyze.errors import PageError
 from dsocr_analyze.input_files import opened
 from dsocr_analyze.workload import check_page
 
-__all__ = ["DEFAULT_PDF_DPI", "INSTALL", "MOST_NODES", "has_reader", "pdf_pages"]
-
 DEFAULT_PDF_DPI: Final = 150
 """Pixels per inch, as for named papers."""
 

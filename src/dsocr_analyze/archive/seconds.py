@@ -22,8 +22,6 @@ from dsocr_analyze.timing.page_times import ManyPages, PageTimer, TimedModel
 from dsocr_analyze.timing.served_modes import served_notes
 from dsocr_analyze.workload import Mode
 
-__all__ = ["ArchiveTimeRequest", "ArchiveTimer", "TimeRequested"]
-
 Floats = NDArray[np.float64]
 
 _SECONDS: Final = (

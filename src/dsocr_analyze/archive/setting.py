@@ -23,28 +23,6 @@ from dsocr_analyze.report.opening import (
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload import LARGEST_SIDE, AnyWorkload, Mode
 
-__all__ = [
-    "ArchiveDocument",
-    "CountMetadata",
-    "CountOpening",
-    "CountedFiles",
-    "CountedModel",
-    "FilesDocument",
-    "MalformedRow",
-    "MalformedRows",
-    "OtherFiles",
-    "PagesOfGrid",
-    "PagesOfLength",
-    "Setting",
-    "TimeDocument",
-    "TotalsDocument",
-    "Versions",
-    "opening_of",
-    "published_model",
-    "settings_of",
-    "warnings_of_modes",
-]
-
 _MOST_WARNINGS: Final = 6
 
 

@@ -44,22 +44,6 @@ from dsocr_analyze.report.tables import PALETTE
 if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import ArchiveTimeRequest, TimeRequested
 
-__all__ = [
-    "MOST_POINTS",
-    "MOST_SERIES",
-    "MOST_SHOWN",
-    "QUANTITIES",
-    "TIMES",
-    "archive_tables",
-    "describe",
-    "file_lines",
-    "grid_bars",
-    "histogram_picture",
-    "sweep_picture",
-    "sweep_table",
-    "warnings_of",
-]
-
 # --- sweeps --------------------------------------------------------------------------------------
 
 MOST_SHOWN: Final = 50

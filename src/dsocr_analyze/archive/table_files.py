@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from dsocr_analyze.archive.setting import CountOpening
 
-__all__ = ["METADATA_KEY", "BatchWriter", "sidecar", "table_format", "table_writer"]
-
 METADATA_KEY: Final = b"dsocr_analyze"
 """Key of the `CountOpening`, as JSON, in Parquet metadata."""
 

@@ -31,13 +31,6 @@ from dsocr_analyze.workload import LARGEST_COUNT
 if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import ArchiveTimer, ArchiveTimeRequest
 
-__all__ = [
-    "Archive",
-    "add_up",
-    "bars_of_each",
-    "weighted_sum",
-]
-
 Floats = NDArray[np.float64]
 
 _MOST_WAITING: Final = 1 << 18

@@ -15,8 +15,6 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.output_files import prepare_directory
 from dsocr_analyze.workload import LARGEST_COUNT, paper_dpi, parse_page
 
-__all__ = ["advise"]
-
 _MOST_NUMBERS = 12
 
 

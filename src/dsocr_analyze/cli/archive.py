@@ -8,8 +8,6 @@ import typer
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
 from dsocr_analyze.cli import options
 
-__all__ = ["BY", "HISTOGRAMS", "OF_PDFS", "archive"]
-
 HISTOGRAMS = ("grid", "tokens")
 BY = "Pages by crop grid, or by tokens of the prompt."
 

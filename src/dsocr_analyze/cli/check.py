@@ -8,7 +8,8 @@ from typing import Annotated, Final, TypeVar
 
 import typer
 
-from dsocr_analyze.analysis import ENGINES, Engine
+from dsocr_analyze.analysis import Engine
+from dsocr_analyze.architectures import ENGINES
 from dsocr_analyze.cli import exits, options, page_options, printing, streams
 from dsocr_analyze.errors import (
     AnalyzeError,
@@ -36,8 +37,6 @@ from dsocr_analyze.model.trust import is_trusted_code
 from dsocr_analyze.names import did_you_mean
 from dsocr_analyze.output_files import write_files
 from dsocr_analyze.report import document, reading
-
-__all__ = ["check"]
 
 _BUDGETS_FILE: Final = "dsocr-budgets.toml"
 _SUMMARY_VARIABLE: Final = "GITHUB_STEP_SUMMARY"

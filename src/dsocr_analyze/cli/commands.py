@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.timing import TimeEntry
     from dsocr_analyze.timing.predict import TimeRequest
 
-__all__ = ["BESIDE", "COMMANDS", "application"]
-
 _NAME = "dsocr-analyze"
 
 COMMANDS: Final = (
@@ -197,7 +195,7 @@ def _meant(word: str) -> str:
 
 # --- the main command ---------------------------------------------------------------------------
 
-DEFAULT_OUTPUT = Path("tmp/dsocr-static-ops")
+_DEFAULT_OUTPUT = Path("tmp/dsocr-static-ops")
 
 _CURVE: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Default concurrencies of a curve."""
@@ -222,7 +220,7 @@ def analyze(
     use_flash_attn: int = 0,
     of_page: options.Added = page_options.OF_A_PAGE,
     engine: str = "trace",
-    output: Annotated[Path, "reports"] = DEFAULT_OUTPUT,
+    output: Annotated[Path, "reports"] = _DEFAULT_OUTPUT,
     output_format: str = "table",
     full: bool = False,
     json_file: str | None = None,
@@ -251,7 +249,7 @@ def analyze(
     )  # fmt: skip
     asked = page_options.page_request(context.params, directory, engine=engine)
     _ = asked.workload  # raises before any work
-    output_files.prepare_directory(output, may_lead_out=output != DEFAULT_OUTPUT)
+    output_files.prepare_directory(output, may_lead_out=output != _DEFAULT_OUTPUT)
     options.check_files(html=html_file)
     counts = Engine(
         directory, device, trust_remote_code, page_options.request_with_report(context),

@@ -29,8 +29,6 @@ from dsocr_analyze.workload import Mode
 if TYPE_CHECKING:
     from dsocr_analyze.timing.predict import TimeRequest
 
-__all__ = ["compare"]
-
 _QUANTITIES: Final = ("flops", "bytes", "seconds")
 
 

@@ -34,18 +34,6 @@ from dsocr_analyze.session import DeepSeekOCRSession, parse_device
 from dsocr_analyze.timing import TimeEntry, assumptions
 from dsocr_analyze.workload import AnyWorkload, PageWorkload
 
-__all__ = [
-    "ReadableInference",
-    "calibrated",
-    "calibration_said",
-    "inference_report",
-    "inferred",
-    "measurement",
-    "measurement_said",
-    "predicted_seconds",
-]
-
-
 # --- calibrate ---------------------------------------------------------------------------------
 
 

@@ -18,8 +18,6 @@ from dsocr_analyze.report.opening import (
     workload_document,
 )
 
-__all__ = ["devices", "fit"]
-
 
 def devices(
     context: typer.Context,

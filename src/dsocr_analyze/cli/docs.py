@@ -9,8 +9,6 @@ from dsocr_analyze import analysis, architectures, forking, output_files
 from dsocr_analyze.cli import commands, exits, options, page_options, streams, words
 from dsocr_analyze.errors import WorkloadError
 
-__all__ = ["TASKS", "command_reference", "docs", "task_table"]
-
 
 def docs(
     context: typer.Context,

@@ -17,8 +17,6 @@ from dsocr_analyze.report import (
     tree,
 )
 
-__all__ = ["DOCUMENTS", "schemas"]
-
 DOCUMENTS: Final[dict[str, dict[str, type[Struct]]]] = {
     "": {"schema": document.Report},
     "advise": {"advise": AdviceDocument},

@@ -15,16 +15,6 @@ from dsocr_analyze.interruption import Terminated, held, safe_point
 
 # Everything else is imported later, where an interrupt already leads to an exit code.
 
-__all__ = [
-    "INTERNAL_ERROR",
-    "INTERRUPTED",
-    "MEANINGS",
-    "NO",
-    "READER_GONE",
-    "TERMINATED",
-    "main",
-]
-
 NO: Final = 1
 INTERNAL_ERROR: Final = 70
 INTERRUPTED: Final = 130

@@ -15,8 +15,6 @@ from dsocr_analyze.measuring import calibration_needs as needs
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.output_files import prepare_directory, write_files
 
-__all__ = ["calibrate", "infer", "measure"]
-
 _DEFAULT_OUTPUT: Final = Path("tmp/dsocr-infer-one")
 _TRIAL_TOKENS: Final = 16
 _FILES: Final = {"infer_one.json": "json", "infer_one.md": "markdown", "result.txt": "text"}

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.module_tree import TreeNode
     from dsocr_analyze.report.tree import Leaves
 
-__all__ = ["stages", "tree", "trust"]
-
 
 def trust(
     context: typer.Context,

@@ -7,39 +7,9 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from dsocr_analyze import architectures, dtypes, input_files, names
-from dsocr_analyze.analysis import ENGINES
 from dsocr_analyze.errors import OutputError, WorkloadError
 from dsocr_analyze.report.opening import OptionValue
 from dsocr_analyze.workload import PAPERS
-
-__all__ = [
-    "BATCH",
-    "FORMAT",
-    "MODELS",
-    "NEW_TOKENS",
-    "OF_PREDICTIONS",
-    "SECONDS_OF_A_PAGE",
-    "SECONDS_OF_MANY",
-    "SHARED",
-    "SWITCH",
-    "TEXT_TOKENS",
-    "Added",
-    "ProfileOption",
-    "all_gpus",
-    "check_files",
-    "check_quiet",
-    "chosen",
-    "dtypes_from",
-    "given_options",
-    "gpu_names",
-    "gpus_asked",
-    "in_any_case",
-    "modes",
-    "option",
-    "options_used",
-    "switch",
-    "switches",
-]
 
 Added: TypeAlias = dict[str, tuple[Any, Any]]
 """Type and default of options, by parameter."""
@@ -177,7 +147,7 @@ SHARED: Final[Mapping[str, Any]] = {
     "use_flash_attn": option(SWITCH, _ATTENTION, callback=switch),
     "sliding_window": option(SWITCH, _WINDOW, callback=switch),
     "engine": option(
-        ENGINES,
+        architectures.ENGINES,
         "trace runs the model under hooks; analytic evaluates closed forms, without torch.",
         callback=in_any_case,
     ),

@@ -21,8 +21,6 @@ from dsocr_analyze.report.opening import model_text
 if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import ArchiveTimeRequest, TimeRequested
 
-__all__ = ["count_list", "deadline_hours"]
-
 _LIST_CONCURRENCY: Final = 16
 _HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
 _DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>[mhd]?)")

@@ -20,22 +20,6 @@ from dsocr_analyze.workload import text_parts
 if TYPE_CHECKING:
     from dsocr_analyze.timing.predict import TimeRequest
 
-__all__ = [
-    "BATCH",
-    "NEW_TOKENS",
-    "OF_A_PAGE",
-    "PROMPT",
-    "PROMPT_PAGES",
-    "SIZES",
-    "model_directory_from",
-    "page_of_file",
-    "page_request",
-    "request_with_report",
-    "undescribed_model",
-    "windows_from",
-    "with_window",
-]
-
 SIZES: Final[options.Added] = {
     "mode": (str | None, None),
     "base_size": (int | None, None),

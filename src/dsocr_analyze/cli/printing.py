@@ -25,12 +25,10 @@ if TYPE_CHECKING:
             """Lines for a terminal of that many columns."""
 
 
-__all__ = ["Lines", "Said", "assumptions", "emit", "show"]
-
-WITHOUT_TERMINAL: Final = 100
+_WITHOUT_TERMINAL: Final = 100
 """Width of piped output in columns, unless COLUMNS sets another."""
 
-LEAST_WIDTH: Final = 40
+_LEAST_WIDTH: Final = 40
 
 
 class Lines(NamedTuple):
@@ -133,8 +131,8 @@ def emit(
 
 def show(said: Readable) -> None:
     """Prints what a reader sees, as wide as the terminal."""
-    terminal = shutil.get_terminal_size((WITHOUT_TERMINAL, 24))  # COLUMNS, if it is set
-    for line in said.lines(max(terminal.columns, LEAST_WIDTH)):
+    terminal = shutil.get_terminal_size((_WITHOUT_TERMINAL, 24))  # COLUMNS, if it is set
+    for line in said.lines(max(terminal.columns, _LEAST_WIDTH)):
         if line.is_bold:
             from rich.console import Console
 

@@ -14,15 +14,6 @@ from typing import IO, Any, Final
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.escaping import visible, visible_lines
 
-__all__ = [
-    "LateProgress",
-    "ReaderGone",
-    "Stdout",
-    "announced_steps",
-    "complain",
-    "drop_unwritable",
-]
-
 _PATIENCE_SECONDS = 1.0
 _LINE_SECONDS = 10.0
 _LONGEST_MESSAGE: Final = 480

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.archive.combinations import Sweep
     from dsocr_analyze.archive.seconds import TimeRequested
 
-__all__ = ["sweep"]
-
 _UNASKED_ROWS: Final = 10_000_000
 """Longer sweeps ask for confirmation."""
 

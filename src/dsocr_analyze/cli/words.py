@@ -14,15 +14,6 @@ if TYPE_CHECKING:
 
     from dsocr_analyze.model.directory import ModelDirectory
 
-__all__ = [
-    "OPTIONS",
-    "in_options",
-    "print_config_findings",
-    "refusal",
-    "repeated",
-    "warn",
-]
-
 _ARGUMENTS: Final = (
     "base_size batch_size concurrency corrections crop_mode device dtype gpu image image_size "
     "kind kv_dtype max_new_tokens maximum_compression mean_new_tokens minimum_dpi mode "

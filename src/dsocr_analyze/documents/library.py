@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.documents.model import Case, DocumentedModel
     from dsocr_analyze.documents.seconds import TimedPage
 
-__all__ = ["Library", "ModulePage", "filled_documents"]
-
 _Value = TypeVar("_Value")
 _Section = tuple[str, str, str]
 """A document's path, a section of it, and the architecture that it is on."""
@@ -129,7 +127,9 @@ class ModulePage:
     @property
     def location(self) -> str:
         """Where the module stands in the model."""
-        paths = [f"`{each or '(the model)'}`" for each in folded_paths(self.model.paths(self.name))]
+        paths = [
+            f"`{each or '(the model)'}`" for each in _folded_paths(self.model.paths(self.name))
+        ]
         if paths:
             return f"In the model: {', '.join(paths)}."
         return f"The model has no `{self.name}`." if self.kind == "class" else "A function."
@@ -159,7 +159,7 @@ class ModulePage:
     def definition(self, further: str) -> str:
         """The class or function, and others by name, without bodies."""
         return "\n\n\n".join(
-            map(definition_of, (self.subject, *map(self.model.get, further.split())))
+            map(_definition_of, (self.subject, *map(self.model.get, further.split())))
         )
 
     def parameters(self, rows: Sequence[Sequence[str]]) -> list[tuple[str, str, str, str]]:
@@ -246,7 +246,7 @@ def _grouped(pairs: Iterable[tuple[str, _Value]]) -> dict[str, list[_Value]]:
     return found
 
 
-def folded_paths(paths: Iterable[str]) -> list[str]:
+def _folded_paths(paths: Iterable[str]) -> list[str]:
     """Paths with ranges for numbers in which they differ: `layers.[0-11].mlp`."""
     number = re.compile(r"(?<=\.)\d+")
     found = _grouped((number.sub("{}", path), map(int, number.findall(path))) for path in paths)
@@ -261,7 +261,7 @@ def _range(numbers: Iterable[int]) -> str:
     return f"[{found[0]}-{found[-1]}]" if len(found) > 1 else str(found[0])
 
 
-def definition_of(subject: Any) -> str:
+def _definition_of(subject: Any) -> str:
     """A class with its constructor and call, or a function, without bodies."""
     if not inspect.isclass(subject):
         return _without_body(subject)

@@ -28,20 +28,6 @@ from dsocr_analyze.input_files import read_bytes
 from dsocr_analyze.kernels import work_by
 from dsocr_analyze.report.table import bytes_text, flops_text, seconds_text
 
-__all__ = [
-    "DATA",
-    "SOURCES",
-    "Filled",
-    "Sources",
-    "compiled_templates",
-    "filled",
-    "page_file",
-    "rendered",
-    "rows_of",
-    "shown",
-    "use_compiled",
-]
-
 DATA: Final = Path(__file__).parent.parent / "docs"
 """The documents of an installed package."""
 

@@ -35,8 +35,6 @@ from dsocr_analyze.tape import Operand, Size, Tape, formula
 from dsocr_analyze.trace import passes, record, summary
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 
-__all__ = ["Case", "DocumentedModel"]
-
 _META: Final = torch.device("meta")
 _BYTE: Final = Dtype("uint8", 1)
 

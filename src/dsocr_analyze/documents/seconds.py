@@ -14,8 +14,6 @@ from dsocr_analyze.timing.kernel_seconds import Duration, kernel_seconds
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 from dsocr_analyze.timing.served_modes import all_served_modes
 
-__all__ = ["TimedPage"]
-
 
 class TimedPage:
     """An A4 page at 150 dpi with 1,024 new tokens on an H100, for the templates.

@@ -22,26 +22,6 @@ from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.reading import LARGEST_NUMBER
 from dsocr_analyze.toml_table import REQUIRED, TomlTable
 
-__all__ = [
-    "DEFAULTS",
-    "LEVELS",
-    "NEW_FILE",
-    "OF_VALUES",
-    "PYPROJECT",
-    "Budget",
-    "BudgetedWorkload",
-    "Budgets",
-    "Edit",
-    "Limit",
-    "Options",
-    "ReportKeys",
-    "budgets_in",
-    "edited",
-    "entry_labels",
-    "files_of",
-    "is_number",
-]
-
 PYPROJECT: Final = "pyproject.toml"
 """The file with budgets in a table of their own; in others they are at the top."""
 

@@ -16,20 +16,6 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.comparison import config_differences
 from dsocr_analyze.report.document import Report
 
-__all__ = [
-    "Amounts",
-    "Figure",
-    "InputChange",
-    "InputKind",
-    "Move",
-    "MoveLevel",
-    "ReportChanges",
-    "changed_input",
-    "compared",
-    "counted_figures",
-    "listed",
-]
-
 InputKind = Literal["config", "code", "workload", "setting", "budget", "report"]
 MoveLevel = Literal["stage", "module", "operator", "kind"]
 

@@ -35,20 +35,6 @@ from dsocr_analyze.report.opening import NO_OPTIONS, SCHEMA_VERSION, Opening, Op
 from dsocr_analyze.report.tables import headline
 from dsocr_analyze.version import VERSION
 
-__all__ = [
-    "Baseline",
-    "Check",
-    "Counted",
-    "Outcome",
-    "Verdict",
-    "WorkloadCheck",
-    "edits_of",
-    "judge",
-    "loosened_keys",
-    "redefinitions",
-    "whole_check",
-]
-
 Outcome = Literal["passed", "warned", "failed"]
 
 

@@ -15,8 +15,6 @@ from dsocr_analyze.gate.compared import Amounts, InputChange, InputKind, Move, M
 from dsocr_analyze.gate.judge import Check, Outcome, Verdict, WorkloadCheck
 from dsocr_analyze.report.table import Line, bytes_text, counted, scaled
 
-__all__ = ["ReadableCheck", "workload_summary"]
-
 _COMMENT_LIMIT: Final = 65_536
 """GitHub's limit for a comment in characters, applied to bytes."""
 

@@ -13,8 +13,6 @@ from typing import Final, NamedTuple, Self
 
 from dsocr_analyze.errors import BaselineError
 
-__all__ = ["Revision"]
-
 _SAFE: Final = (
     "--no-pager", "--no-replace-objects", "--literal-pathspecs", "--no-optional-locks",
     "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "protocol.allow=never",

@@ -10,16 +10,6 @@ from typing import Final
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.input_files import MEBIBYTE, read_bytes
 
-__all__ = [
-    "GPU_BYTES",
-    "LEAST_SECONDS",
-    "MOST_SECONDS",
-    "checked_memory",
-    "free_memory_bytes",
-    "has_passes",
-]
-
-
 _LIMITS: Final = (
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ("", "memory.max", "memory.current", "inactive_file"),

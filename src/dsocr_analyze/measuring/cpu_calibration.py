@@ -57,9 +57,6 @@ from dsocr_analyze.model.torch_calls import Arguments, DispatchMode, Keywords, O
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 
-__all__ = ["PageOfPass", "TimedPasses", "calibrated_cpu", "fitted_families"]
-
-
 _CPU: Final = torch.device("cpu")
 _LEAST_ROUNDS: Final = 2
 _ROUND_SECONDS: Final = 90.0

@@ -50,9 +50,6 @@ from dsocr_analyze.model.process_settings import exclusive, quiet_transformers, 
 from dsocr_analyze.model.torch_calls import Arguments, DispatchMode, Keywords, Operator, Value
 from dsocr_analyze.timing.kernel_seconds import kind_of
 
-__all__ = ["GraphClock", "calibrated_gpu", "detect_gpu", "profile_text", "step_times"]
-
-
 _SHARE_OF_FITS: Final = 0.15
 _SHARE_OF_TENSORS: Final = 0.8
 """Of the stated memory; CUDA and its libraries take the rest."""

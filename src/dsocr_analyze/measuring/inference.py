@@ -45,19 +45,6 @@ from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_to
 from dsocr_analyze.model.torch_calls import Value
 from dsocr_analyze.workload import IMAGE_TOKEN, PageWorkload, ViewBatch, text_parts
 
-__all__ = [
-    "TRANSFORMS",
-    "InferArguments",
-    "MeasuredInference",
-    "PassShape",
-    "check_image",
-    "load_tokenizer",
-    "measure_inference",
-    "stand_in_tokenizer",
-    "stands_in_for_torchvision",
-    "text_tokens",
-]
-
 RunPass = Callable[[Callable[[], Value]], Value]
 """Runs a pass."""
 

@@ -20,20 +20,6 @@ from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.measuring.calibration_needs import free_memory_bytes
 from dsocr_analyze.model.torch_calls import Result, Value
 
-__all__ = [
-    "CPU_NAME",
-    "Timer",
-    "allocated_at_most",
-    "can_keep_memory",
-    "device_title",
-    "free_bytes",
-    "give_back_memory",
-    "kept_memory",
-    "matching_device",
-    "timer_of",
-    "versions",
-]
-
 CPU_NAME: Final = "cpu"
 """Of the profile of this machine's CPU."""
 

@@ -34,17 +34,6 @@ from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import stage_figures
 from dsocr_analyze.workload import AnyWorkload, PageWorkload
 
-__all__ = [
-    "Laps",
-    "MeasuredPage",
-    "Predicted",
-    "Protocol",
-    "StageClock",
-    "measure_page",
-    "measured_preprocessing",
-    "predicted_page",
-]
-
 # --- stages ----------------------------------------------------------------------------------
 
 

@@ -22,19 +22,6 @@ from dsocr_analyze.model.torch_calls import Value
 from dsocr_analyze.trace.passes import FunctionModule
 from dsocr_analyze.trace.recorder import Recorder
 
-__all__ = [
-    "Clock",
-    "KernelsAlone",
-    "Made",
-    "MeasuredKernel",
-    "Run",
-    "Sample",
-    "cpu_macs_per_second",
-    "cpu_samples",
-    "cpu_seconds",
-    "gpu_samples",
-]
-
 _COLD_BYTES: Final = 300e6
 """Of weight copies that calls cycle through: in a pass, no weight is still cached."""
 _MOST_MACS: Final = 20e9

@@ -25,15 +25,6 @@ from dsocr_analyze.escaping import shown
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.process_settings import Owner, answered
 
-__all__ = [
-    "FLASH_ATTENTION",
-    "check_attention",
-    "check_stages",
-    "config_and_class",
-    "confined",
-    "use_attention",
-]
-
 _MOST_LAYERS: Final = 256
 """More than published models have (Llama 3.1 405B: 126)."""
 

@@ -41,9 +41,6 @@ from dsocr_analyze.input_files import (
     read_bytes,
 )
 
-__all__ = ["ModelDirectory", "check_loads_nothing", "read_config"]
-
-
 _NOT_QUANTIZED: Final = (
     "'quantization_config' in config.json has no effect: the model is counted without it"
 )

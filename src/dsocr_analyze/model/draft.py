@@ -53,8 +53,6 @@ from dsocr_analyze.model.torch_calls import (
     tensors_in,
 )
 
-__all__ = ["drafted"]
-
 _GENERATING: Final = (
     "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
     "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES",

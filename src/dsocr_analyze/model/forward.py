@@ -43,8 +43,6 @@ from dsocr_analyze.model.torch_calls import (
     uncounted,
 )
 
-__all__ = ["REMOTE_PACKAGE", "blamed_on", "is_out_of_memory", "running", "running_unwatched"]
-
 _TopK: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """Values and indices."""
 

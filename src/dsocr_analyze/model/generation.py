@@ -34,15 +34,6 @@ from dsocr_analyze.model.process_settings import replaced
 from dsocr_analyze.model.torch_calls import Keywords, Value, Values, modules_in
 from dsocr_analyze.workload import AnyWorkload
 
-__all__ = [
-    "Generation",
-    "empty_cache",
-    "flash_attention",
-    "left_as_it_was",
-    "lengthen",
-    "lengths_of",
-]
-
 Record = TypeVar("Record")
 """What is recorded of a pass."""
 

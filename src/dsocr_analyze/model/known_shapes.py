@@ -27,9 +27,6 @@ from dsocr_analyze.model.torch_calls import (
     uncounted,
 )
 
-__all__ = ["KnownShapes", "Look", "call_of", "known_shape", "looks_of", "makes_tensors"]
-
-
 _ATEN: Final = torch.ops.aten
 _GROUPED_MM: Final = getattr(getattr(_ATEN, "_grouped_mm", None), "default", None)
 """Missing from the oldest supported versions of torch."""

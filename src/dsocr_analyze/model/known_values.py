@@ -27,17 +27,6 @@ from dsocr_analyze.model.torch_calls import (
     uncounted,
 )
 
-__all__ = [
-    "WITH_VALUES",
-    "KnownValues",
-    "device_among",
-    "frozen",
-    "known_value",
-    "routed_uniformly",
-    "set_known_value",
-]
-
-
 WITH_VALUES: Final = "give device='cpu' or a CUDA device, where every tensor has values"
 
 _ATTRIBUTE = "_dsocr_known_value"

@@ -48,17 +48,6 @@ from dsocr_analyze.model.process_settings import (
 )
 from dsocr_analyze.model.trust import require_trust
 
-__all__ = [
-    "VENDOR_TRANSFORMERS",
-    "LoadedModel",
-    "building",
-    "import_file",
-    "importable",
-    "load_model",
-    "require_transformers",
-]
-
-
 _MOST_MODULES: Final = 100_000
 """Otherwise a one-line config could exhaust memory. They are built in 10 s at most."""
 

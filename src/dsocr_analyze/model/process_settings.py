@@ -29,22 +29,6 @@ from dsocr_analyze.forking import is_forked, undone
 from dsocr_analyze.interruption import held
 from dsocr_analyze.model.torch_calls import DispatchMode, Result
 
-__all__ = [
-    "Owner",
-    "answered",
-    "beside_compiler",
-    "default_dtype",
-    "discarding_stdout",
-    "exclusive",
-    "is_missing",
-    "is_running_thread",
-    "missing_packages_stood_in",
-    "quiet_transformers",
-    "replaced",
-    "without_unused_imports",
-]
-
-
 _LOCK = threading.RLock()
 _running_thread: int | None = None
 

@@ -18,22 +18,6 @@ from dsocr_analyze.architectures.any_model import TOKENS, Input, Size, TensorInp
 from dsocr_analyze.architectures.prompt import PlacedValue
 from dsocr_analyze.architectures.stages import StageScope
 
-__all__ = [
-    "DESCRIBED",
-    "PICTURE_OR_SOUND",
-    "TOKENS_AROUND",
-    "alternatives",
-    "beside_the_text",
-    "first_id",
-    "ids_of",
-    "media_token",
-    "routed_expert_of",
-    "stages_of",
-    "text_embedding",
-    "text_id",
-]
-
-
 # --- stages ----------------------------------------------------------------------------------
 
 

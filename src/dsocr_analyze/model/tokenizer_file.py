@@ -9,8 +9,6 @@ from typing import Final
 from dsocr_analyze.errors import ModelDirectoryError
 from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
 
-__all__ = ["named_tokenizer_failures", "read_tokenizer_file"]
-
 _STDERR: Final = 2
 
 

@@ -9,25 +9,6 @@ from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = [
-    "SEQUENCES",
-    "Arguments",
-    "DispatchMode",
-    "Function",
-    "FunctionMode",
-    "Key",
-    "Keywords",
-    "Operator",
-    "Result",
-    "Shapes",
-    "Value",
-    "Values",
-    "modules_in",
-    "tensors_in",
-    "uncounted",
-]
-
-
 Value: TypeAlias = (
     "torch.Tensor | bool | int | float | complex | str | torch.dtype | torch.device | torch.layout"
     " | torch.memory_format | slice | Sequence[Value] | Mapping[str, Value] | None"

@@ -12,8 +12,6 @@ from dsocr_analyze.input_files import MEBIBYTE, own_folder, own_folder_to_write,
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.output_files import locked, write_files
 
-__all__ = ["is_trusted", "is_trusted_code", "record_trust", "require_trust", "trust_store"]
-
 _RECORD: Final = "trust.json"
 _LARGEST_STORE_BYTES: Final = 16 * MEBIBYTE
 

@@ -33,23 +33,6 @@ if TYPE_CHECKING:
     from matplotlib.patches import Rectangle
     from matplotlib.text import Text
 
-__all__ = [
-    "DASHES",
-    "HATCHES",
-    "MARKERS",
-    "Picture",
-    "Scale",
-    "Top",
-    "drawing",
-    "label_bars",
-    "label_segments",
-    "paler",
-    "picture_format",
-    "scale_axis",
-    "scale_of",
-]
-
-
 _FORMATS: Final = {".png": "png", ".svg": "svg"}
 
 _DPI: Final = 150

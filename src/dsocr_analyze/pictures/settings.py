@@ -12,19 +12,6 @@ from dsocr_analyze.report.table import counted
 from dsocr_analyze.timing import TimeEntry
 from dsocr_analyze.timing.assumptions import Assumptions
 
-__all__ = [
-    "Setting",
-    "Settings",
-    "axis_name",
-    "fixed_line",
-    "said_of",
-    "settings_of_job",
-    "settings_of_model",
-    "settings_of_time",
-    "settings_of_workload",
-    "varying",
-]
-
 Setting: TypeAlias = str | int | float | None
 """A setting's value; None for something without it."""
 

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.report.time_tables import TimeReport
 
-__all__ = ["MOST_BARS", "ChartedReport", "refuse_many_bars", "stage_picture", "throughput_picture"]
-
 MOST_BARS: Final = 24
 """Most bars in one picture."""
 

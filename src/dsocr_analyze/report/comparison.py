@@ -29,14 +29,6 @@ from dsocr_analyze.timing import TimeEntry
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "ComparedQuantity",
-    "ComparisonDocument",
-    "compare",
-    "config_differences",
-    "merged",
-]
-
 Value: TypeAlias = int | float | None
 
 _Quantity: TypeAlias = tuple[str, str, str]

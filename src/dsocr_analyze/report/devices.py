@@ -12,16 +12,6 @@ from dsocr_analyze.report.opening import Opening, PageOpening
 from dsocr_analyze.report.table import Table, bytes_text, counted
 from dsocr_analyze.timing.correction import KeptBenchmark
 
-__all__ = [
-    "CorrectionsDocument",
-    "DevicesDocument",
-    "FitDocument",
-    "corrections_table",
-    "device_entry",
-    "devices_table",
-    "fit_tables",
-]
-
 _KINDS: Final = {
     "GEMM": ("gemm", "product"), "encoder": ("encoder_attention", "attention"),
     "context": ("context_attention", ""), "generation": ("generation_attention", ""),

@@ -43,18 +43,6 @@ from dsocr_analyze.workload import PageWorkload
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Batch",
-    "CountsWithIntensity",
-    "Module",
-    "PageShare",
-    "Report",
-    "Stage",
-    "Total",
-    "Unassigned",
-    "build_report",
-]
-
 Grouping = Literal["stage", "module", "operator"]
 FamilyName = Annotated[str, Meta(extra_json_schema={"enum": list(kernels.KINDS)})]
 """Schema version 1 has other names."""

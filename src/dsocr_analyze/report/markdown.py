@@ -42,8 +42,6 @@ from dsocr_analyze.report.tables import (
 )
 from dsocr_analyze.timing import LoadedGpu, TimeEntry
 
-__all__ = ["ReadableReport", "answer_lines", "answer_of", "mode_name"]
-
 _MOST_LINES: Final = 12
 _LABEL_WIDTH: Final = 8
 _ROOM: Final = 80 - _LABEL_WIDTH

@@ -17,22 +17,6 @@ from dsocr_analyze.report.table import Table, bytes_text, markdown_page, scaled,
 from dsocr_analyze.timing import TimeCorrection
 from dsocr_analyze.timing.server_benchmarks.comparison import BenchmarkEntry, BenchmarkFigure
 
-__all__ = [
-    "BenchmarkReport",
-    "Compared",
-    "InferenceReport",
-    "MeasuredBytes",
-    "MeasuredSeconds",
-    "MeasuredStage",
-    "Measurement",
-    "benchmark_tables",
-    "inference_headline",
-    "inference_markdown",
-    "inference_tables",
-    "measurement_notes",
-    "measurement_tables",
-]
-
 Error = Annotated[float, Meta(ge=-1)]
 Seconds = Annotated[float, Meta(ge=0)]
 

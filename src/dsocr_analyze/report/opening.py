@@ -14,26 +14,6 @@ from dsocr_analyze.escaping import as_json
 from dsocr_analyze.figures import Count, Model
 from dsocr_analyze.workload import AnyWorkload
 
-__all__ = [
-    "CONVENTIONS",
-    "NO_OPTIONS",
-    "SCHEMA_VERSION",
-    "ModelOpening",
-    "Opening",
-    "OptionValue",
-    "Options",
-    "PageOpening",
-    "Positive",
-    "View",
-    "Workload",
-    "dump_json",
-    "model_text",
-    "opening_line",
-    "require_extra",
-    "schema_of",
-    "workload_document",
-]
-
 SCHEMA_VERSION: Final = "2"
 
 CONVENTIONS: Final = (

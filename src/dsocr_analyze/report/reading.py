@@ -15,8 +15,6 @@ from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
 from dsocr_analyze.report.document import Batch, PageShare, Report, Stage, Total
 from dsocr_analyze.report.opening import SCHEMA_VERSION
 
-__all__ = ["LARGEST_NUMBER", "load_report"]
-
 LARGEST_NUMBER: Final = 10**30
 """Above any figure that a workload can reach."""
 

@@ -11,31 +11,6 @@ from typing import Final, NamedTuple
 
 from dsocr_analyze.escaping import as_markdown, visible
 
-__all__ = [
-    "Line",
-    "Table",
-    "bytes_text",
-    "counted",
-    "exact",
-    "flops_text",
-    "lay_out",
-    "markdown_cell",
-    "markdown_list",
-    "markdown_page",
-    "markdown_table",
-    "percent_text",
-    "price_text",
-    "rate_text",
-    "ratio_text",
-    "scaled",
-    "seconds_text",
-    "share_text",
-    "shortened",
-    "table_lines",
-    "titled",
-    "wrap",
-]
-
 _GAP: Final = "  "
 
 _COMFORTABLE: Final = 20

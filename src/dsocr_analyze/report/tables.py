@@ -26,26 +26,6 @@ from dsocr_analyze.report.table import (
 from dsocr_analyze.report.time_tables import time_notes, time_tables
 from dsocr_analyze.timing import TimeEntry
 
-__all__ = [
-    "AMOUNTS",
-    "OUTSIDE",
-    "PALETTE",
-    "Amount",
-    "Table",
-    "TopModule",
-    "batch_parts",
-    "headline",
-    "ledger_table",
-    "notes_of",
-    "page_parts",
-    "ridge_of",
-    "seconds_parts",
-    "stage_colours",
-    "tables_of",
-    "top_modules",
-]
-
-
 Amount: TypeAlias = Callable[[Counts], int]
 
 AMOUNTS: Final[dict[str, Amount]] = {
@@ -65,7 +45,7 @@ OUTSIDE: Final = "preprocessing, host"
 _KNOWN: Final = ("sam", "clip", "projector", "prefill", "decode", OUTSIDE, "encoder")
 """Stages whose colours stand at the same places of the palette."""
 
-REFERENCE_GPU: Final = "a100-40gb"
+_REFERENCE_GPU: Final = "a100-40gb"
 """The GPU of the paper, if a report names none."""
 
 
@@ -159,7 +139,7 @@ def ridge_of(report: Report) -> tuple[str, float, bool]:
     for entry in report.time:
         if entry.ridge_flops_per_byte is not None:
             return entry.gpu, entry.ridge_flops_per_byte, True
-    return REFERENCE_GPU, gpu_catalogue()[REFERENCE_GPU].ridge_flops_per_byte, False
+    return _REFERENCE_GPU, gpu_catalogue()[_REFERENCE_GPU].ridge_flops_per_byte, False
 
 
 def headline(report: Report) -> str:

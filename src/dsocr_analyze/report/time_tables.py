@@ -17,14 +17,6 @@ from dsocr_analyze.report.table import (
 )
 from dsocr_analyze.timing import Interval, TimeEntry, TimeStage
 
-__all__ = [
-    "TimeReport",
-    "headline",
-    "overview",
-    "time_notes",
-    "time_tables",
-]
-
 
 def _band(band: Interval | TimeStage) -> str:
     return f"{seconds_text(band.low)} to {seconds_text(band.high)}"

@@ -23,8 +23,6 @@ from dsocr_analyze.report.opening import (
 from dsocr_analyze.report.table import Line, exact, scaled, shortened, wrap
 from dsocr_analyze.workload import AnyWorkload
 
-__all__ = ["Drawing", "Leaves", "LeavesDocument", "TreeDocument", "drawing", "tree_document"]
-
 Leaves = Mapping[str, Mapping[str, int]]
 """Modules of each class, by stage."""
 

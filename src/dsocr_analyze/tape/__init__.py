@@ -18,27 +18,6 @@ from dsocr_analyze.dtypes import FLOAT16, FLOAT32, Dtype
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Dimensions, Elements, Gemm, Kernel, Kind, Rows, Work, merged
 
-__all__ = [
-    "ArrayTape",
-    "Description",
-    "Given",
-    "Inputs",
-    "Operand",
-    "Output",
-    "Size",
-    "Spans",
-    "Tape",
-    "ceil_div",
-    "ceil_log2",
-    "described",
-    "largest",
-    "made",
-    "maximum",
-    "minimum",
-    "size_of",
-]
-
-
 if platform.python_implementation() != "CPython":
     raise ImportError("a tape needs CPython, which frees a tensor with its last reference")
 

@@ -30,19 +30,6 @@ from dsocr_analyze.tape import (
 )
 from dsocr_analyze.tape.polynomial import Monomial, Polynomial, Symbol, Terms, text_of
 
-__all__ = [
-    "Decision",
-    "Example",
-    "FormulaTape",
-    "ModuleCall",
-    "Relations",
-    "conditions",
-    "value_of",
-    "wrapped",
-    "written",
-]
-
-
 # --- sizes with a name and a value -------------------------------------------------------------
 
 

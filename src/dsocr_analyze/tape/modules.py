@@ -14,19 +14,6 @@ from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Kind, Rows, Work
 from dsocr_analyze.tape import Operand, Size, Tape, ceil_div
 
-__all__ = [
-    "ACTIVATIONS",
-    "bicubic",
-    "conv2d",
-    "embedding",
-    "fused_attention",
-    "interpolated",
-    "layer_norm",
-    "linear",
-    "quick_gelu",
-    "rms_norm",
-]
-
 
 def linear(
     t: Tape,

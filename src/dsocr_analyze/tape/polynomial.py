@@ -30,19 +30,6 @@ from dsocr_analyze.tape import (
     size_of,
 )
 
-__all__ = [
-    "LevelSpans",
-    "Monomial",
-    "Polynomial",
-    "Symbol",
-    "SymbolicTape",
-    "Terms",
-    "Values",
-    "highest",
-    "text_of",
-    "worth_comparing",
-]
-
 
 class Symbol(str):
     """The name of a size, with what is known of it.

@@ -47,7 +47,7 @@ __all__ = [
 Figure: TypeAlias = "float | Floats"
 """A float, or an array of workloads."""
 
-ACTIVATION_PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
+_ACTIVATION_PRODUCTS: Final = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
 """Products without weights; their inputs may still be in L2."""
 
 UNQUANTIZED: Final = frozenset({"router", "last_logits"})
@@ -197,7 +197,7 @@ def _on_cpu(kernels: Sequence[Kernel], cpu: CpuKernels, peaks: Gpu) -> KernelSec
     )  # fmt: skip
 
 
-def product_of(sizes: Dimensions) -> Dimensions:
+def _product_of(sizes: Dimensions) -> Dimensions:
     """The product of a row per output position that a convolution is; other sizes as they are."""
     if not isinstance(sizes, Convolution):
         return sizes
@@ -209,8 +209,8 @@ def weight_bytes(kernels: Iterable[Kernel]) -> int:
     """Bytes of the weights of some kernels in 16 bits."""
     total = 0
     for kernel in kernels:
-        sizes = product_of(kernel.dimensions)
-        if isinstance(sizes, Gemm) and kernel.operator not in ACTIVATION_PRODUCTS:
+        sizes = _product_of(kernel.dimensions)
+        if isinstance(sizes, Gemm) and kernel.operator not in _ACTIVATION_PRODUCTS:
             total += 2 * kernel.calls * sizes.n * sizes.k
         elif isinstance(sizes, Experts):
             total += 6 * kernel.calls * sizes.experts * sizes.hidden * sizes.inter
@@ -252,7 +252,7 @@ def _group_of(kernel: Kernel) -> Hashable:
     kind = kind_of(kernel.dimensions)
     if kind == "movement":
         return kind
-    has_weights = kernel.operator not in ACTIVATION_PRODUCTS
+    has_weights = kernel.operator not in _ACTIVATION_PRODUCTS
     told_apart = kernel.operator in UNQUANTIZED or kernel.operator == _CACHED
     return kind, type(kernel.dimensions), kernel.dtype, has_weights, told_apart, kernel.stage
 
@@ -265,18 +265,18 @@ class _Group:
     ) -> None:
         self.device, self.cold, self.width = device, cold, _shape(members)
         self.works = [*map(attrgetter("work"), members)]
-        self.sizes = [*map(product_of, map(attrgetter("dimensions"), members))]
+        self.sizes = [*map(_product_of, map(attrgetter("dimensions"), members))]
         self.kind, self.dtype = kind_of(members[0].dimensions), members[0].dtype
         self.moved = self.recorded = self.column("bytes_moved")
         operator, has_weights = members[0].operator, self.kind in ("gemm", "experts")
         self.is_cold = self.kind == "generation_attention" or (
-            has_weights and cold and operator not in ACTIVATION_PRODUCTS
+            has_weights and cold and operator not in _ACTIVATION_PRODUCTS
         )
         self.cache = precision.cache if operator == _CACHED else None
         self.weights: str | None = None
         # Records lack the experts' weights, and have others in 16 bits.
         self.multiplied, size = self.dtype, float(_RECORDED_SIZE)
-        if has_weights and precision.weights and operator not in ACTIVATION_PRODUCTS | UNQUANTIZED:
+        if has_weights and precision.weights and operator not in _ACTIVATION_PRODUCTS | UNQUANTIZED:
             self.weights = precision.weights
             self.multiplied, size = product_types(device.gpu, self.dtype, self.weights)
         self.named = {name: self.column(name) for name in _SIZES.get(self.kind, _OF_ATTENTION)}

@@ -19,9 +19,6 @@ from dsocr_analyze.model.process_settings import replaced
 from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value, tensors_in
 from dsocr_analyze.trace.matrix_rules import is_contraction
 
-__all__ = ["Composites"]
-
-
 _LOWER: Final = frozenset(
     "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu addmm"
     " addmv addr matmul __matmul__ __rmatmul__ einsum mm mv vecdot linear addbmm baddbmm bmm"

@@ -22,9 +22,6 @@ from dsocr_analyze.trace.rules import (
     per_output,
 )
 
-__all__ = ["MATRIX_RULES", "is_contraction", "keys_after_first", "keys_after_last"]
-
-
 # --- linear and convolution ------------------------------------------------------------------
 
 

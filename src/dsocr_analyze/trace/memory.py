@@ -31,8 +31,6 @@ from dsocr_analyze.model.torch_calls import (
     tensors_in,
 )
 
-__all__ = ["LiveTensors", "cpu_as_cuda"]
-
 
 class _Storage(weakref.ref[torch.UntypedStorage]):
     """A weak reference to a storage, the `birth`th, whose address `key` may be reused once freed.

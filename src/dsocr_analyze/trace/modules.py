@@ -18,9 +18,6 @@ from dsocr_analyze.forking import undone
 from dsocr_analyze.kernels import ancestors
 from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value, modules_in
 
-__all__ = ["RunningModules"]
-
-
 Run = Callable[[torch.nn.Module, str, Function, Arguments, Keywords], Value]
 _Inputs = ParamSpec("_Inputs")
 

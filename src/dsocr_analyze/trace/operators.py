@@ -35,18 +35,6 @@ from dsocr_analyze.trace.rules import (
     occupied_bytes,
 )
 
-__all__ = [
-    "COMPOSITE",
-    "FREE",
-    "RULES",
-    "Traits",
-    "kernels_of",
-    "refuse_functions",
-    "refuse_higher_order",
-    "refuse_uncountable",
-    "traits_of",
-]
-
 # --- operators that move bytes: copies, constants, and indexed reads and writes ---------------
 
 

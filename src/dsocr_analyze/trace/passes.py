@@ -28,18 +28,6 @@ from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.trace.repetition import Alike
 from dsocr_analyze.workload import AnyWorkload
 
-__all__ = [
-    "CallRecorder",
-    "FunctionModule",
-    "PassTraces",
-    "RunStep",
-    "recorded_flash_attention",
-    "trace_calls",
-    "trace_module",
-    "trace_passes",
-]
-
-
 RunStep = Callable[[int], Trace]
 """Returns the trace of a decode step by number, running it if need be."""
 

@@ -13,8 +13,6 @@ from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.torch_calls import Shapes
 
-__all__ = ["Trace", "TracedCall"]
-
 
 class TracedCall(NamedTuple):
     """What one call of a module did, with all that it calls.

@@ -55,9 +55,6 @@ from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.repetition import Alike, FirstCall, Repetition
 from dsocr_analyze.trace.rules import Call, Rule
 
-__all__ = ["Recorder"]
-
-
 _Inputs = ParamSpec("_Inputs")
 
 

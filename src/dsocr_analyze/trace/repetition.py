@@ -32,9 +32,6 @@ from dsocr_analyze.model.torch_calls import (
 from dsocr_analyze.trace.memory import LiveTensors
 from dsocr_analyze.trace.record import Trace
 
-__all__ = ["Alike", "FirstCall", "RecordedCall", "Repetition", "caches_in"]
-
-
 Alike = Callable[[str], str | None]
 """The name that alike modules share, by path; None for one that is never repeated."""
 

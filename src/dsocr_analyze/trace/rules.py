@@ -22,25 +22,7 @@ from dsocr_analyze.model.torch_calls import Arguments, Keywords
 with warnings.catch_warnings():
     # fvcore scripts its loss functions when it is imported; nothing here calls them.
     warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)
-    from fvcore.nn import jit_handles
-
-__all__ = [
-    "SOFTMAX_FLOPS",
-    "VECTOR_RULES",
-    "Call",
-    "Count",
-    "Rule",
-    "all_inputs",
-    "all_outputs",
-    "complex_rule",
-    "first_output",
-    "fvcore_count",
-    "inputs_but_first",
-    "jit_handles",
-    "nothing",
-    "occupied_bytes",
-    "per_output",
-]
+    from fvcore.nn import jit_handles as jit_handles
 
 
 @dataclass(frozen=True, slots=True)

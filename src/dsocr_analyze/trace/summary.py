@@ -16,18 +16,6 @@ from dsocr_analyze.trace.passes import PassTraces
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.workload import PageWorkload
 
-__all__ = [
-    "batch_work",
-    "causal_savable_flops",
-    "count_experts",
-    "growing_work",
-    "ledger_of",
-    "linear_stretches",
-    "stage_figures",
-    "step_stretches",
-    "traced_modules",
-]
-
 
 def stage_figures(
     traces: PassTraces, stages: Sequence[StageScope], own_params: Mapping[str, Mapping[str, int]]

@@ -7,27 +7,6 @@ from typing import Any, Final, TypeAlias
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.names import did_you_mean
 
-__all__ = [
-    "BOUNDS",
-    "IMAGE_TOKEN",
-    "LARGEST_COUNT",
-    "LARGEST_SIDE",
-    "LARGEST_VIEW",
-    "PAPERS",
-    "AnyWorkload",
-    "Lengths",
-    "Mode",
-    "PageWorkload",
-    "ViewBatch",
-    "check_count",
-    "check_page",
-    "paper_dpi",
-    "parse_page",
-    "position_warnings",
-    "text_parts",
-]
-
-
 LARGEST_VIEW: Final = 16_384
 LARGEST_COUNT: Final = 1_048_576
 """Most pages in a batch, text tokens or new tokens."""

@@ -21,8 +21,6 @@ from dsocr_analyze import forking, input_files
 from dsocr_analyze.errors import PageError
 from dsocr_analyze.workload import check_page
 
-__all__ = ["MOST_FRAMES", "ImagePages", "page_of_image"]
-
 MOST_FRAMES: Final = 100_000
 """Most frames of a file; one with more is broken or hostile."""
 

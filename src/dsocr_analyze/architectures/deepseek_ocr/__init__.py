@@ -54,19 +54,6 @@ from dsocr_analyze.tape.modules import (
 )
 from dsocr_analyze.workload import Mode, ViewBatch
 
-__all__ = [
-    "DEEPSEEK_OCR",
-    "MODES",
-    "PUBLISHED_SECTIONS",
-    "ClipDimensions",
-    "ClipModelDimensions",
-    "DeepSeekOCR",
-    "absolute_positions",
-    "clip",
-    "embeddings_of_pixels",
-    "layer_norm_fp32",
-]
-
 _PUBLISHED_CODE: Final[Mapping[str, str]] = {
     "configuration_deepseek_v2.py": (
         "6ab21f29a4722e26fa28c8e0d4277591689a598df17cf6c712330e8f62b3fc7c"

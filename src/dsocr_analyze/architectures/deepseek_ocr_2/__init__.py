@@ -54,12 +54,6 @@ from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import fused_attention, linear, rms_norm
 from dsocr_analyze.workload import Mode, ViewBatch
 
-__all__ = [
-    "DEEPSEEK_OCR_2",
-    "EncoderDimensions",
-    "qwen2_encoder",
-]
-
 _PUBLISHED_CODE: Final[Mapping[str, str]] = {
     "configuration_deepseek_v2.py": (
         "6ab21f29a4722e26fa28c8e0d4277591689a598df17cf6c712330e8f62b3fc7c"
@@ -146,7 +140,7 @@ _ENCODER_KEYS: Final[Rules] = dict.fromkeys(
 
 # --- dimensions ------------------------------------------------------------------------------
 
-VIEW_SIZES: Final = (768, 1024)
+_VIEW_SIZES: Final = (768, 1024)
 """Pixels per side of the views for which the published code has queries."""
 
 _PUBLISHED_CHANNELS: Final = 1024
@@ -188,7 +182,7 @@ class EncoderDimensions:
         )
         layers = keys.integer("layers", 24, most=MOST_LAYERS)
         intermediate_size = keys.integer("intermediate_size", 4864, most=LARGEST_WIDTH)
-        sizes = keys.integers("view_sizes", VIEW_SIZES)
+        sizes = keys.integers("view_sizes", _VIEW_SIZES)
         keys.check(
             len(set(map(tokens_per_side, sizes))) == len(sizes),
             "view_sizes",
@@ -478,8 +472,8 @@ def _check_view(argument: str, size: int) -> None:
 
     A config may name other sizes for a small model, whose pages are planned without this check.
     """
-    if tokens_per_side(size) not in {tokens_per_side(each) for each in VIEW_SIZES}:
-        sizes = " or ".join(map(str, VIEW_SIZES))
+    if tokens_per_side(size) not in {tokens_per_side(each) for each in _VIEW_SIZES}:
+        sizes = " or ".join(map(str, _VIEW_SIZES))
         raise WorkloadError(
             f"{argument} {size} is not supported: the encoder has no queries for the"
             f" {tokens_per_side(size) ** 2} tokens of such a view; give {sizes}",

@@ -13,18 +13,6 @@ from dsocr_analyze.kernels import Attention, Gemm
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, fused_attention, linear
 
-__all__ = [
-    "Pass",
-    "attention",
-    "cached",
-    "flash_attention",
-    "product",
-    "rotary_tables",
-    "rotated",
-    "scores_of_later_tokens",
-    "swiglu",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Pass:

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures.ocr_family.served import Served
     from dsocr_analyze.architectures.views import CropRule
 
-__all__ = ["ClosedForms"]
-
 _LAYER: Final = re.compile(r"model\.layers\.(?P<index>\d+)(?:\..*)?")
 _HEAD: Final = ("", "lm_head")
 """Paths of a peak in the head: the model itself casts the logits."""

@@ -18,8 +18,6 @@ from dsocr_analyze.architectures.config_file import (
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import DECODER_DEFAULTS
 
-__all__ = ["CLIP_KEYS", "PROJECTOR_KEYS", "SAM_KEYS", "Rules", "key_table"]
-
 Rules: TypeAlias = dict[str, KeyRule]
 
 

@@ -29,16 +29,6 @@ from dsocr_analyze.kernels import Gemm, Rows
 from dsocr_analyze.tape import Operand, Size, Tape, ceil_log2, minimum
 from dsocr_analyze.tape.modules import linear, rms_norm
 
-__all__ = [
-    "NOT_MODELLED",
-    "decoder",
-    "experts_touched",
-    "latent_attention",
-    "lm_head",
-    "mixture",
-    "rotary_embedding",
-]
-
 NOT_MODELLED: Final = (
     IncidentalOperators(
         r"model\.layers\.\d+\.self_attn\.rotary_emb",

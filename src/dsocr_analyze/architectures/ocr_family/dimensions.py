@@ -17,18 +17,6 @@ from dsocr_analyze.escaping import shown
 from dsocr_analyze.tape import Size, largest, maximum
 from dsocr_analyze.tape.modules import ACTIVATIONS
 
-__all__ = [
-    "DECODER_DEFAULTS",
-    "LARGEST_IMAGE",
-    "PROJECTOR_TYPES",
-    "DecoderDimensions",
-    "ModelDimensions",
-    "ProjectorDimensions",
-    "SamDimensions",
-    "check_projector",
-]
-
-
 # --- the encoders ----------------------------------------------------------------------------
 
 _SAM: Final = "vision_config.width.sam_vit_b"

@@ -30,8 +30,6 @@ from dsocr_analyze.workload import (
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FamilyMember"]
-
 _PATCH: Final = 16
 """Pixels per side of a SAM patch."""
 _TOKEN: Final = 64

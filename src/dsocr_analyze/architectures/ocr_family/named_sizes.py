@@ -16,9 +16,6 @@ from dsocr_analyze.tape import Size
 from dsocr_analyze.tape.formula import Example, Relations
 from dsocr_analyze.tape.polynomial import Polynomial, Symbol
 
-__all__ = ["Part", "named_part"]
-
-
 Named: TypeAlias = tuple[Any, ...]
 """Dimensions with names for their numbers, and the relations between these names."""
 

@@ -24,27 +24,6 @@ from dsocr_analyze.tape import Operand, Size, Spans, Tape
 from dsocr_analyze.tape.modules import embedding, linear
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 
-__all__ = [
-    "DECODE",
-    "PREFILL",
-    "PROJECTOR",
-    "ROUTED_EXPERT",
-    "SAM",
-    "HeldPages",
-    "OcrModel",
-    "ViewFeatures",
-    "ViewSizes",
-    "classified",
-    "embedded_page",
-    "inputs_bytes",
-    "owned_params",
-    "page_with",
-    "pixels_of",
-    "prefill",
-    "step",
-    "whole_model",
-]
-
 _CHANNELS: Final = 3
 
 _MOST_SPANS: Final = 256

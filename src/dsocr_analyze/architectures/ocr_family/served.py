@@ -35,8 +35,6 @@ from dsocr_analyze.tape import ArrayTape, Operand, Size, Tape, maximum
 from dsocr_analyze.tape.modules import embedding, fused_attention, linear
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 
-__all__ = ["FUSIONS", "Served"]
-
 FUSIONS: Final = {
     "placed_features": "joining the views' features, and the masked scatter",
     "fused_add_rms_norm": "the residual addition and the casts, squares and products of a norm",
@@ -243,14 +241,16 @@ def _mlp(t: Tape, x: Operand, n: Size, d: int, f: int) -> Operand:
 def _mixture(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> Operand:
     """`DeepseekV2MoE`; the router is a `ReplicatedLinear`, never quantized."""
     scores = linear(t, x, n, c.hidden_size, c.n_routed_experts or 0, operator="router")
-    y = grouped_experts(t, x, scores, n, c)
+    y = _grouped_experts(t, x, scores, n, c)
     if not c.shared_intermediate_size:
         return y
     shared = _mlp(t, x, n, c.hidden_size, c.shared_intermediate_size)
     return t.map("combined_experts", y, shared)
 
 
-def grouped_experts(t: Tape, x: Operand, scores: Operand, n: Size, c: DecoderDimensions) -> Operand:
+def _grouped_experts(
+    t: Tape, x: Operand, scores: Operand, n: Size, c: DecoderDimensions
+) -> Operand:
     """Routed experts of a layer (`FusedMoE`), from fp32 scores to the weighted sum `[n, d]`.
 
     Without the bytes of experts' weights: the time prediction estimates how many are touched.

@@ -39,8 +39,6 @@ from dsocr_analyze.tape.polynomial import (
 )
 from dsocr_analyze.workload import PageWorkload
 
-__all__ = ["affine", "page_totals"]
-
 _Rows: TypeAlias = NDArray[np.int64]
 """Places: of pages, or of what several pages share."""
 
@@ -125,7 +123,7 @@ def page_totals(
         return costs.without_steps(ViewsCost.of(_taken(tables, view)), text, B)
 
     def totals(view: Size, text: Size, B: Size, new: Size) -> list[Size]:
-        return costs.totals(looked_up(without_steps, view, text, B), B, new)
+        return costs.totals(_looked_up(without_steps, view, text, B), B, new)
 
     text, _, new = counts
     [visual_tokens] = _taken(tables[:1], view_place)
@@ -295,7 +293,7 @@ class _Costs(NamedTuple):
         """
         T = look.visual_tokens + text
         *prompts, layers, head = self._prompts(B, T)
-        *linear, beyond_counted = looked_up(self._steps, B)
+        *linear, beyond_counted = _looked_up(self._steps, B)
         decode_step, tokens = self._with_steps(NO_WORK, linear, T, 1), B * T
         prefill = (
             _dot((batch, page, token), (1, B, tokens), prompt)
@@ -478,7 +476,7 @@ def _distinct_rows(sizes: Sequence[Size]) -> tuple[list[Size], Size]:
     return _rows_of(sizes, rows), place
 
 
-def looked_up(function: Callable[..., list[Size]], *sizes: Size) -> list[Size]:
+def _looked_up(function: Callable[..., list[Size]], *sizes: Size) -> list[Size]:
     """The columns of `function(*sizes)`, run once per distinct combination if these are few.
 
     It works on integers, and arrays of equal length, element by element.

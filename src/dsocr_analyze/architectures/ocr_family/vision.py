@@ -24,8 +24,6 @@ from dsocr_analyze.tape.modules import (
     linear,
 )
 
-__all__ = ["absolute_positions", "position_terms", "projector", "sam"]
-
 
 def sam(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
     """N views of R pixels per side, `[N, 3, R, R] -> [N, C, q, q]` (`ImageEncoderViT`)."""

@@ -30,8 +30,6 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
 from dsocr_analyze.architectures.views import CropRule
 from dsocr_analyze.errors import ConfigError
 
-__all__ = ["UNLIMITED_OCR"]
-
 _PUBLISHED_CODE: Final[Mapping[str, str]] = {
     "configuration_deepseek_v2.py": (
         "b8470dd616ba8745fce6e27b093aef73a098863cc891b2477dcf9326a36000f7"

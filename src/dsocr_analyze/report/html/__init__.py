@@ -28,15 +28,6 @@ from dsocr_analyze.report.tables import (
 )
 from dsocr_analyze.timing import TimeEntry
 
-__all__ = [
-    "comparison_contents",
-    "escaped_json",
-    "refuse_without_plotly",
-    "render_html",
-    "report_contents",
-    "roofs_of",
-]
-
 _SCRIPTS: Final = (
     "format.js", "elements.js", "tables.js", "charts.js", "stacks.js", "hierarchy.js",
     "roofline.js", "curves.js", "report.js", "comparison.js", "start.js",
