@@ -75,7 +75,8 @@ def loaded(path):
 
 
 def question(image, output, most_tokens=3):
-    return InferArguments(image, PROMPT, 256, 256, False, output, most_tokens=most_tokens)
+    page = DEFAULT.plan(page=(256, 256), base_size=256, image_size=256, crop_mode=False)
+    return InferArguments(image, PROMPT, page, output, most_tokens=most_tokens)
 
 
 @pytest.fixture

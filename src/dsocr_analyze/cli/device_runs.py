@@ -228,8 +228,8 @@ def inferred(
     """The time of one call of `infer()`, and the cost of its passes."""
     inference.check_image(given["image"])
     question = inference.InferArguments(
-        given["image"], given["prompt"], planned.base_size, planned.image_size, planned.crop_mode,
-        given["output"], bool(given["save_results"]), given["max_new_tokens"],
+        given["image"], given["prompt"], planned, given["output"], bool(given["save_results"]),
+        given["max_new_tokens"],
     )  # fmt: skip
     has_own = is_regular(directory.tokenizer_file)
     tokenizer = inference.load_tokenizer(directory) if has_own else inference.stand_in_tokenizer()

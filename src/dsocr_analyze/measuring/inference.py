@@ -51,11 +51,10 @@ RunPass = Callable[[Callable[[], Value]], Value]
 
 @dataclass(frozen=True)
 class InferArguments:
-    """Arguments of `infer()`, under its own names.
+    """What `infer()` is asked.
 
     Attributes:
-        base_size: Side of the global view in crop mode, pixels.
-        image_size: Side of a local view in crop mode, else of the only view.
+        page: Whose sizes it is given.
         output_path: Where `infer()` creates folders of its own.
         most_tokens: None for `infer()`'s own limit.
 
@@ -65,9 +64,7 @@ class InferArguments:
 
     image_file: Path
     prompt: str
-    base_size: int
-    image_size: int
-    crop_mode: bool
+    page: PageWorkload
     output_path: Path
     save_results: bool = False
     most_tokens: int | None = None
@@ -303,9 +300,9 @@ def _called(
             prompt=question.prompt,
             image_file=str(question.image_file),
             output_path=str(question.output_path),
-            base_size=question.base_size,
-            image_size=question.image_size,
-            crop_mode=question.crop_mode,
+            base_size=question.page.base_size,
+            image_size=question.page.image_size,
+            crop_mode=question.page.crop_mode,
             save_results=question.save_results,
         )
         note_time()
