@@ -1,7 +1,5 @@
 """A sweep: every combination of its axes, as Arrow batches."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +49,7 @@ class Sweep:
     pages: axes.Axis
     settings: Sequence[Setting]
     lengths: Mapping[str, axes.Axis]
-    time: TimeRequested | None = None
+    time: "TimeRequested | None" = None
 
     @property
     def rows(self) -> int:
@@ -133,7 +131,7 @@ def sweep_over(
     dtype: Names,
     flash_attention: Switches,
     sliding_window: Switches | None,
-    time: TimeRequested | None = None,
+    time: "TimeRequested | None" = None,
 ) -> Sweep:
     """The sweep over these axes; None is the architecture's default.
 
@@ -212,7 +210,7 @@ class SweepRows:
     opening: CountOpening
     table: pa.Table
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> "pd.DataFrame":
         """The rows as a pandas table. Needs the extra `pandas`.
 
         Raises:
