@@ -14,19 +14,10 @@ from command_line import run
 from hand_built import AGREEMENT, CREATED, FIGURES, compared
 
 from dsocr_analyze.cli import main
-from dsocr_analyze.hardware.devices import gpu_catalogue
-from dsocr_analyze.hardware.profile import all_profiles
-from dsocr_analyze.report.comparison import compare
+from dsocr_analyze.hardware import devices, profile
+from dsocr_analyze.report import comparison, html, tables
 from dsocr_analyze.report.document import Report, build_report
-from dsocr_analyze.report.html import (
-    comparison_contents,
-    escaped_json,
-    render_html,
-    report_contents,
-    roofs_of,
-)
 from dsocr_analyze.report.table import exact, scaled
-from dsocr_analyze.report.tables import OUTSIDE, seconds_parts, stage_colours
 
 LARGEST_PAGE = 6_000_000
 SOON_MS = 1000
@@ -37,7 +28,7 @@ HOSTILE = "</script><img src=x onerror=window.attacked=1><b>\u2028&lt;i&gt;\"'`%
 SHOWN = HOSTILE.replace("\u2028", r"\u2028")
 """What acts on text without being seen is shown as an escape."""
 SMALL = build_report(FIGURES, None, CREATED)
-ROOFS = roofs_of(all_profiles().values(), "bfloat16")
+ROOFS = html.roofs_of(profile.all_profiles().values(), "bfloat16")
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +135,7 @@ def type_key(browser, name):
 
 def written(folder, contents):
     path = folder / "written.html"
-    path.write_text(render_html(contents), encoding="utf-8")
+    path.write_text(html.render_html(contents), encoding="utf-8")
     return path
 
 
@@ -166,12 +157,12 @@ def test_it_is_small_and_its_policy_names_every_script_and_no_source(full):
 
 @pytest.mark.parametrize("value", [HOSTILE, {HOSTILE: [HOSTILE]}, "\ud800", "<!--<script>"])
 def test_data_cannot_end_their_element_and_come_back_as_they_were(value):
-    text = escaped_json(value)
+    text = html.escaped_json(value)
     assert (text.isascii(), set("<>&") & set(text), json.loads(text)) == (True, set(), value)
 
 
 def test_an_integer_that_a_browser_would_round_is_text():
-    assert escaped_json([2**53 - 1, 2**53, -(2**60), True, 0.5]) == (
+    assert html.escaped_json([2**53 - 1, 2**53, -(2**60), True, 0.5]) == (
         '[9007199254740991,"9007199254740992","-1152921504606846976",true,0.5]'
     )
 
@@ -216,7 +207,7 @@ def modules_of(document):
 
 def operators_of(document):
     """With what bounds them on an L4."""
-    gpu = gpu_catalogue()["l4"]
+    gpu = devices.gpu_catalogue()["l4"]
 
     def bound(kind, flops, nbytes):
         is_matrix = kind in ("gemm", "attention", "convolution")
@@ -306,13 +297,13 @@ def test_stacked_parts_are_those_of_the_page_in_the_colours_of_pictures(page, fu
         marks = {name.split(" ")[0]: mark and mark["color"] for name, mark in
                  drawn(page, chart, "name", "marker")}  # fmt: skip
         assert (
-            stage_colours([*report.stages, OUTSIDE]).items()
+            tables.stage_colours([*report.stages, tables.OUTSIDE]).items()
             >= {name: marks[name] for name in report.stages}.items()
         )
     bars = {name.split(" ")[0]: x for name, x in drawn(page, "stage-bars", "name", "x")}
     flops = {name: stage.flops for name, stage in report.stages.items()}
     flops["decode"] = report.total.batch.flops - report.total.flops
-    wholes = [flops, *(seconds_parts(report, entry) for entry in report.time)]
+    wholes = [flops, *(tables.seconds_parts(report, entry) for entry in report.time)]
     for place, parts in zip((0, -2, -1), wholes, strict=True):
         shares = [100 * part / sum(parts.values()) for part in parts.values() if part]
         assert [x[place] for x in bars.values() if x[place]] == pytest.approx(shares)
@@ -321,7 +312,7 @@ def test_stacked_parts_are_those_of_the_page_in_the_colours_of_pictures(page, fu
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["a100-80gb-sxm", "mi300x"])
 def test_the_roofline_is_that_of_the_chosen_gpu(page, name):
-    catalogue, gpu = gpu_catalogue(), gpu_catalogue()[name]
+    catalogue, gpu = devices.gpu_catalogue(), devices.gpu_catalogue()[name]
     assert set(each_of(page, "#roofline-gpu option", "it.value")) == {
         each for each in catalogue if "bfloat16" in catalogue[each].dtypes
     }
@@ -523,8 +514,8 @@ def hostile_report():
 
 
 def compared_page(reports, configs=()):
-    found = compare(reports, configs or None)
-    return comparison_contents(found, [report for _, report in reports], "Ran", [*configs])
+    found = comparison.compare(reports, configs or None)
+    return html.comparison_contents(found, [report for _, report in reports], "Ran", [*configs])
 
 
 def assert_nothing_ran(browser):
@@ -538,7 +529,7 @@ def assert_nothing_ran(browser):
 
 @pytest.mark.exhaustive
 def test_names_are_text(folder, show):
-    page = show(written(folder, report_contents(hostile_report(), ROOFS, (), HOSTILE)))
+    page = show(written(folder, html.report_contents(hostile_report(), ROOFS, (), HOSTILE)))
     assert_nothing_ran(page)
     assert one(page, "h1").get_attribute("textContent") == SHOWN
     assert f"model.eye{SHOWN}.fc" in [row[0] for row in cells(page, "module-table")]
@@ -576,7 +567,7 @@ def test_large_counts_keep_their_digits_and_what_is_unknown_is_left_out(folder, 
         SMALL.stages["eye"], flops=2**53 + 1, bytes_read=2**53 + 1, operator_bytes=None
     )
     report = msgspec.structs.replace(SMALL, stages={**SMALL.stages, "eye": eye})
-    page = show(written(folder, report_contents(report, ROOFS, (), "no times: why")))
+    page = show(written(folder, html.report_contents(report, ROOFS, (), "no times: why")))
     assert cells(page, "stage-table")[0][3] == "9,007,199,254,740,993"
     assert each_of(page, "#modules-metric option", "it.value") == ["flops", "bytes"]
     assert {row[2]: row[4] for row in cells(page, "operator-table")}["eye"] == "-"
@@ -586,7 +577,7 @@ def test_large_counts_keep_their_digits_and_what_is_unknown_is_left_out(folder, 
 @pytest.mark.exhaustive
 def test_a_model_that_does_not_decode(folder, show):
     report = build_report(replace(FIGURES, decodes=False), None, CREATED)
-    page = show(written(folder, report_contents(report)))
+    page = show(written(folder, html.report_contents(report)))
     assert [row[0] for row in cells(page, "stage-table")] == list(report.stages)
     assert "No GPU" in one(page, "#operators").text
 
@@ -606,7 +597,7 @@ def test_without_a_gpu_the_measured_ones_have_curves_if_pages_are_read(
     assert cells(page, "stage-table")[-1][0].endswith("step")
     if reads_pages:
         assert drawn(page, "curves-throughput", "name") == [
-            [f"{name}, serving"] for name, each in all_profiles().items()
+            [f"{name}, serving"] for name, each in profile.all_profiles().items()
             if each.kinds and not each.extrapolated
         ]  # fmt: skip
     else:
@@ -637,7 +628,7 @@ def test_gpus_that_are_named_have_the_first_roofs(folder, capsys):
     [("float32", "a100-80gb-sxm", 19.5e12), ("float16", "v100-sxm-32gb", 125e12)],
 )
 def test_roofs_of_other_types(dtype, gpu, rate):
-    roofs = roofs_of(all_profiles().values(), dtype)
+    roofs = html.roofs_of(profile.all_profiles().values(), dtype)
     rates = {roof["gpu"]: roof["matrix_flops_per_second"] for roof in roofs}
     assert (rates[gpu], all(rates.values())) == (rate, True)
 

@@ -38,22 +38,16 @@ from tracing import (
 )
 from vendor_checkout import VENDOR, needs_vendor
 
-from dsocr_analyze import DeepSeekOCRSession
+from dsocr_analyze import DeepSeekOCRSession, errors, figures
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.architecture import GrowingCache
-from dsocr_analyze.errors import UncountableError
-from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Attention, Work, merged
+from dsocr_analyze.model import known_values, loading
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running
-from dsocr_analyze.model.known_values import KnownValues
-from dsocr_analyze.model.loading import load_model
-from dsocr_analyze.trace import recorder as recorder_module
-from dsocr_analyze.trace.matrix_rules import keys_after_first, keys_after_last
+from dsocr_analyze.trace import matrix_rules, record, recorder as recorder_module, repetition
 from dsocr_analyze.trace.passes import recorded_flash_attention, trace_module, trace_passes
-from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
-from dsocr_analyze.trace.repetition import caches_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
 
@@ -485,7 +479,7 @@ def named_by_letters(path: str) -> str:
 
 def test_repeating_alike_modules_changes_nothing():
     for (name, make), times in itertools.product(REPEATED.items(), (1, 2)):
-        with KnownValues():
+        with known_values.KnownValues():
             once, every = (
                 trace_of(on_meta(make()), meta(4, 4), alike=alike, times=times)
                 for alike in (named_by_letters, None)
@@ -721,7 +715,7 @@ def test_the_peak_is_what_is_alive_beyond_parameters_and_inputs():
         net, shapes, elements, path = case
         given = [meta(*shape) for shape in shapes]
         trace = trace_of(on_meta(copy.deepcopy(net)), *given, alike=alike)
-        assert trace.peak == Peak(4 * elements, path), name
+        assert trace.peak == figures.Peak(4 * elements, path), name
 
 
 def test_a_pass_starts_from_nothing_and_of_what_runs_around_the_model_memory_alone_counts():
@@ -919,7 +913,7 @@ def test_what_is_not_counted_is_refused_by_name(name):
     make, given, message = REFUSED[name]
     nested = partial(torch.nested.nested_tensor, ONES * 2)
     tensors = [nested(layout=x) if isinstance(x, torch.layout) else x for x in given]
-    with pytest.raises(UncountableError, match=message):
+    with pytest.raises(errors.UncountableError, match=message):
         trace_of(make(), *tensors)
     assert not _get_current_dispatch_mode_stack()
 
@@ -930,8 +924,10 @@ def test_what_is_not_counted_is_refused_by_name(name):
 def test_what_lies_above_the_diagonal():
     for queries, keys in itertools.product(range(1, 6), repeat=2):
         scores = torch.ones(queries, keys)
-        assert keys_after_first(queries, keys) == int((scores.tril() == 0).sum())
-        assert keys_after_last(queries, keys) == int((scores.tril(keys - queries) == 0).sum())
+        assert matrix_rules.keys_after_first(queries, keys) == int((scores.tril() == 0).sum())
+        assert matrix_rules.keys_after_last(queries, keys) == int(
+            (scores.tril(keys - queries) == 0).sum()
+        )
 
 
 @pytest.mark.parametrize(
@@ -984,7 +980,7 @@ PAGES = {
 def check(directory, pages, *, flash=False, arch=DEFAULT, steps=range(2)):
     """Holds the repeated traces of some pages against those of every module."""
     dimensions = arch.forms.dimensions(directory.config)
-    model = load_model(
+    model = loading.load_model(
         directory,
         device=torch.device("meta"),
         dtype=torch.bfloat16,
@@ -1204,13 +1200,13 @@ def test_what_holds_more_than_tensors_and_numbers_by_layer_is_no_cache(state):
     odd, cache = Odd(), GrowingCache()
     vars(odd).update(key_cache=[], value_cache=[])
     arguments = [SimpleNamespace(**state), odd, 1, torch.ones(1), (None, (cache,))]
-    assert caches_in(arguments) == [cache]
+    assert repetition.caches_in(arguments) == [cache]
 
 
 DEVICES = ("meta", "cpu")
 
 
-def traced(function, device: str, *shape: int, dtype=torch.float32) -> Trace:
+def traced(function, device: str, *shape: int, dtype=torch.float32) -> record.Trace:
     """A function of an input, beside a parameter that shows the model's device."""
     parameter = nn.Parameter(torch.zeros(2, device=device), requires_grad=False)
     model = Net(lambda self, x: function(x), parameter=parameter)
