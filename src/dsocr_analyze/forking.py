@@ -5,6 +5,8 @@ Python's locks on modules that another thread is importing cannot be freed: a fo
 imports.
 """
 
+from __future__ import annotations
+
 import concurrent.futures.thread  # noqa: F401  # see `_wait_for_imports`
 import contextlib
 import logging  # noqa: F401  # likewise
@@ -37,7 +39,7 @@ def is_forked() -> bool:
     return _is_forked
 
 
-def other_process(first: Callable[[], None] | None = None) -> "Executor":
+def other_process(first: Callable[[], None] | None = None) -> Executor:
     """Another process, which begins with `first`, or a thread where none can be forked safely."""
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
     from multiprocessing import get_context

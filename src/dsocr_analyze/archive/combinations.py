@@ -1,5 +1,7 @@
 """A sweep: every combination of its axes, as Arrow batches."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,7 +51,7 @@ class Sweep:
     pages: axes.Axis
     settings: Sequence[Setting]
     lengths: Mapping[str, axes.Axis]
-    time: "TimeRequested | None" = None
+    time: TimeRequested | None = None
 
     @property
     def rows(self) -> int:
@@ -131,7 +133,7 @@ def sweep_over(
     dtype: Names,
     flash_attention: Switches,
     sliding_window: Switches | None,
-    time: "TimeRequested | None" = None,
+    time: TimeRequested | None = None,
 ) -> Sweep:
     """The sweep over these axes; None is the architecture's default.
 
@@ -210,7 +212,7 @@ class SweepRows:
     opening: CountOpening
     table: pa.Table
 
-    def to_pandas(self) -> "pd.DataFrame":
+    def to_pandas(self) -> pd.DataFrame:
         """The rows as a pandas table. Needs the extra `pandas`.
 
         Raises:

@@ -1,5 +1,7 @@
 """What a list of pages costs, from its distinct workloads: exactly, in bounded memory."""
 
+from __future__ import annotations
+
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,7 +58,7 @@ class Archive(NamedTuple):
     """Those of `document.totals`."""
     lengths: Sequence[Integers]
     """Numbers of pages whose prompt has 0, 1, 2, ... tokens, by setting."""
-    time: "ArchiveTimeRequest | None"
+    time: ArchiveTimeRequest | None
     ends: Mapping[str, Sequence[int]]
     """Smallest and largest of the pages' sizes and lengths; one number if equal."""
 
@@ -111,7 +113,7 @@ def add_up(
     settings: Sequence[Setting],
     batches: Iterable[Pages],
     opening: CountOpening,
-    timer: "ArchiveTimer | None" = None,
+    timer: ArchiveTimer | None = None,
     *,
     batch_size: int = 1,
     files: FilesDocument | None = None,

@@ -1,5 +1,7 @@
 """Commands about a model itself: its module tree, a draft of its stages file, its trust."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -214,7 +216,7 @@ def _modules(
     depth: int | None,
     stage: str | None,
     trace: bool,
-) -> "Leaves | TreeNode":
+) -> Leaves | TreeNode:
     with streams.announced_steps() as announce:
         announce("importing torch, building the model")
         session, known = engine.session(request), engine.directory.recognized

@@ -1,5 +1,7 @@
 """What `archive` does, and `sweep` with a list of pages."""
 
+from __future__ import annotations
+
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +26,7 @@ _HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
 _DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>[mhd]?)")
 
 
-def _list_time(context: typer.Context, requested: "TimeRequested") -> "ArchiveTimeRequest":
+def _list_time(context: typer.Context, requested: TimeRequested) -> ArchiveTimeRequest:
     from dsocr_analyze.archive.seconds import ArchiveTimeRequest
 
     concurrency, deadline = context.params["concurrency"], context.params["deadline"]
@@ -52,7 +54,7 @@ def deadline_hours(text: str) -> float:
     return hours
 
 
-def count_list(context: typer.Context, requested: "TimeRequested | None", **instead: Any) -> None:
+def count_list(context: typer.Context, requested: TimeRequested | None, **instead: Any) -> None:
     """Counts the pages of a list; `instead` has values in place of the options'."""
     used, given = options.options_used(context), context.params
     given.update(instead)
@@ -116,7 +118,7 @@ def count_list(context: typer.Context, requested: "TimeRequested | None", **inst
 
 
 def _check(
-    given: Mapping[str, Any], time: "ArchiveTimeRequest | None", histogram: str, modes: int
+    given: Mapping[str, Any], time: ArchiveTimeRequest | None, histogram: str, modes: int
 ) -> None:
     """Raises, before any work, for options that contradict each other."""
     batch_size, output, listed = given["batch_size"], given["output"], given["pages"]

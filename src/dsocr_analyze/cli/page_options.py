@@ -1,5 +1,7 @@
 """The model, the page and the seconds that options ask for."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 from collections.abc import Mapping
@@ -277,7 +279,7 @@ def page_of_file(image: Path) -> tuple[int, int]:
 # --- predicted seconds ----------------------------------------------------------------------------
 
 
-def request_with_report(context: typer.Context) -> "TimeRequest | None":
+def request_with_report(context: typer.Context) -> TimeRequest | None:
     """The predictions of a page; None without a GPU; raises AnalyzeError."""
     if not (gpus := options.gpus_asked(context)):
         return None

@@ -1,5 +1,7 @@
 """`dsocr-analyze sweep`: every combination of some ranges, even millions of them."""
 
+from __future__ import annotations
+
 import contextlib
 import sys
 from collections.abc import Mapping
@@ -203,9 +205,7 @@ def _one_number(argument: str, text: str) -> int:
     return axis.ends[0]
 
 
-def _count_combinations(
-    context: typer.Context, time: "TimeRequested | None", quantity: str
-) -> None:
+def _count_combinations(context: typer.Context, time: TimeRequested | None, quantity: str) -> None:
     """Counts every combination, once nothing can fail."""
     from dsocr_analyze.archive import combinations, shown
 
@@ -266,7 +266,7 @@ def _ask(rows: int) -> None:
 
 def _write(
     context: typer.Context,
-    asked: "Sweep",
+    asked: Sweep,
     counted: setting.CountedModel,
     opening: setting.CountOpening,
     quantity: str,

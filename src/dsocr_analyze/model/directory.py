@@ -1,5 +1,7 @@
 """A model directory: its config and the bytes of its Python files, read once."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import fnmatch
@@ -11,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 from dsocr_analyze.architectures import (
     ARCHITECTURES,
@@ -68,7 +70,7 @@ class ModelDirectory:
     config_file: Path | None = None
 
     @classmethod
-    def read(cls, path: Path, described: Architecture | None = None) -> Self:
+    def read(cls, path: Path, described: Architecture | None = None) -> ModelDirectory:
         """Reads a directory; raises ModelDirectoryError or ConfigError if it has no model."""
         try:
             if not is_folder(path):
@@ -86,7 +88,7 @@ class ModelDirectory:
         return cls(path, config, sources, described)
 
     @classmethod
-    def of_config(cls, file: Path, described: Architecture | None) -> Self:
+    def of_config(cls, file: Path, described: Architecture | None) -> ModelDirectory:
         """A model of transformers' own code, from just a `config.json`."""
         return cls(file, read_config(file), {}, described, file)
 
@@ -106,7 +108,7 @@ class ModelDirectory:
         """Whether it has its own code, instead of transformers'."""
         return self.described is None or isinstance(self.config.get("auto_map"), dict)
 
-    def with_config(self, values: Config, file: Path | None = None) -> Self:
+    def with_config(self, values: Config, file: Path | None = None) -> ModelDirectory:
         """The same files, with their `auto_map` in another config, of `file`."""
         config = {**values, "auto_map": self.config.get("auto_map")}
         return replace(self, config=config, config_file=file or self.config_file)

@@ -72,12 +72,13 @@ class Generation(Generic[Record]):
         self.kv_cache_bytes = 0
         self.steps: dict[int, tuple[Record, int]] = {}
         self.goes_back = False
-        how, most = architecture.generate, workload.max_new_tokens
-        self._calls: ForwardCalls | GenerateCalls = (
-            ForwardCalls(model, workload, architecture, inputs)
-            if how is None
-            else GenerateCalls(model.module, inputs, most, how)
-        )
+        self._calls: ForwardCalls | GenerateCalls
+        if architecture.generate is None:
+            self._calls = ForwardCalls(model, workload, architecture, inputs)
+        else:
+            self._calls = GenerateCalls(
+                model.module, inputs, workload.max_new_tokens, architecture.generate
+            )
         self._first_state: Any = None
         self._restore_first: Callable[[], None] = lambda: None
 

@@ -117,9 +117,8 @@ def answered(owner: Owner, name: str, answer: Callable[_Inputs, Result]) -> Iter
     """
     own: Any = vars(owner).get(name)
     is_class_method = isinstance(own, classmethod)
-    original: Callable[_Inputs, Result] | None = (
-        own.__func__ if is_class_method else getattr(owner, name, None)
-    )
+    original: Callable[_Inputs, Result] | None
+    original = own.__func__ if is_class_method else getattr(owner, name, None)
 
     def either(*args: _Inputs.args, **kwargs: _Inputs.kwargs) -> Result:
         if is_running_thread():

@@ -1,5 +1,7 @@
 """Reports side by side, compared with the first."""
 
+from __future__ import annotations
+
 import csv
 import io
 import itertools
@@ -196,7 +198,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         csv.writer(text, lineterminator="\n").writerows((header, *rows, *keys))
         return text.getvalue()
 
-    def to_pandas(self) -> "pd.DataFrame":
+    def to_pandas(self) -> pd.DataFrame:
         """One row per quantity, with exact integers. Needs the extra `pandas`.
 
         Columns are `key`, `quantity`, `unit`, and one named after each report.

@@ -3,6 +3,8 @@
 Every key is present, null if unknown. Counts are exact integers.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -304,7 +306,7 @@ class Report(Struct, frozen=True, kw_only=True):
         """The stages of the prefill pass."""
         return list(self.stages)[: None if self.total.decode_step is None else -1]
 
-    def to_pandas(self, by: Grouping = "stage") -> "pd.DataFrame":
+    def to_pandas(self, by: Grouping = "stage") -> pd.DataFrame:
         """A table of exact integers, in the report's order. Needs the extra `pandas`.
 
         Args:

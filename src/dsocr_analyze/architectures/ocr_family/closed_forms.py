@@ -4,6 +4,8 @@
 prefill at once, and their inputs are held until the last token.
 """
 
+from __future__ import annotations
+
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -72,12 +74,12 @@ class ClosedForms:
     not_modelled: ClassVar[tuple[IncidentalOperators, ...]] = NOT_MODELLED
 
     @property
-    def crop_grids(self) -> "CropRule":
+    def crop_grids(self) -> CropRule:
         """How pages are cropped into local views."""
         return self.model.crop
 
     @cached_property
-    def served(self) -> "Served":
+    def served(self) -> Served:
         """What a serving engine launches for it."""
         # Few runs need it, and the import takes time.
         from dsocr_analyze.architectures.ocr_family.served import Served
