@@ -593,12 +593,14 @@ def folder(tmp_path_factory):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
     pq.write_table(pa.table({"width": [True], "height": [1]}), folder / "bools.parquet")
-    table = pa.table({"width": range(1, 9999), "height": range(1, 9999)})
-    pq.write_table(table, folder / "torn.parquet")
+    pq.write_table(
+        pa.table({"width": range(1, 9999), "height": range(1, 9999)}), folder / "torn.parquet"
+    )
     content = (folder / "torn.parquet").read_bytes()
     (folder / "torn.parquet").write_bytes(content[:4] + bytes(1996) + content[2000:])
-    report = analyze(mode="tiny", engine="analytic")
-    (folder / "saved.json").write_text(dump_json(report), encoding="utf-8")
+    (folder / "saved.json").write_text(
+        dump_json(analyze(mode="tiny", engine="analytic")), encoding="utf-8"
+    )
     return folder
 
 

@@ -875,8 +875,9 @@ def vendor(**changes) -> ModelDirectory:
         "num_hidden_layers": 2, "vocab_size": 1000, "n_routed_experts": 8,
         "moe_intermediate_size": 72,
     }  # fmt: skip
-    config = without(read.config, ("language_config",)) | decoder | changes
-    return dataclasses.replace(read, config=config)
+    return dataclasses.replace(
+        read, config=without(read.config, ("language_config",)) | decoder | changes
+    )
 
 
 OTHER_VISION = {

@@ -209,8 +209,9 @@ def test_a_watching_thread_sees_every_setting_as_it_was():
         stack.callback(ended.set)
         watching = pool.map(watch, [None])
         for dtype in ("float16", "bfloat16", "float16"):
-            directory = small_directory(num_hidden_layers=1)
-            session = DeepSeekOCRSession.from_directory(directory, dtype=dtype)
+            session = DeepSeekOCRSession.from_directory(
+                small_directory(num_hidden_layers=1), dtype=dtype
+            )
             session.figures(session.plan(**SMALLEST))
     assert [*watching] == [None]
     assert len(seen) > 50

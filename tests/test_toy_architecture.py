@@ -150,8 +150,9 @@ def test_both_engines(toy, page, batch_size, dtype, flash):
     session = DeepSeekOCRSession.from_directory(
         ModelDirectory.read(toy.reference), dtype=dtype, flash_attention=flash
     )
-    workload = session.plan(page=page, batch_size=batch_size, max_new_tokens=5)
-    figures, agreement = session.figures(workload)
+    figures, agreement = session.figures(
+        session.plan(page=page, batch_size=batch_size, max_new_tokens=5)
+    )
     assert (agreement.agrees, agreement.warnings) == (True, [])
     assert list(figures.stages) == ["sam", "projector", "prefill", "decode"]
 
