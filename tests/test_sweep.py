@@ -483,7 +483,9 @@ def timed(capsys, pages, options, **columns):
 
 ALIKE = 2 * [A4, (2480, 3508)]
 """Two sizes with one crop grid, one of which takes the CPU longer."""
-MEAN = np.mean([estimated_preprocessing(DEFAULT, DEFAULT.plan(page=each)) for each in ALIKE])
+MEAN = np.mean([
+    estimated_preprocessing(DEFAULT, DEFAULT.plan(page=each), SERVERS["vllm"]) for each in ALIKE
+])  # fmt: skip
 
 
 @sampled(
@@ -701,8 +703,8 @@ def test_every_gpu_has_its_rows_and_its_line_and_rows_without_a_value_are_left_o
 @pytest.mark.parametrize("mode", DEFAULT.modes.values(), ids=lambda mode: mode.name)
 def test_pixels_of_many_pages_are_those_of_each(mode):
     sides = np.random.default_rng(3).integers(1, 6000, (2, 30))
-    seconds = estimated_preprocessing_of_pages(DEFAULT, mode, *sides)
+    seconds = estimated_preprocessing_of_pages(DEFAULT, SERVERS["sglang"], mode, *sides)
     assert seconds.tolist() == [
-        estimated_preprocessing(DEFAULT, planned(page, mode))
+        estimated_preprocessing(DEFAULT, planned(page, mode), SERVERS["sglang"])
         for page in map(tuple, sides.T.tolist())
     ]

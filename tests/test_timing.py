@@ -40,7 +40,11 @@ from dsocr_analyze.kernels import Elements, Gemm, Kernel, Rows, Work, total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape import ArrayTape
 from dsocr_analyze.timing import Interval
-from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
+from dsocr_analyze.timing.assumptions import (
+    Assumptions,
+    OutputLengths,
+    estimated_preprocessing,
+)
 from dsocr_analyze.timing.correction import Corrections, basis_of
 from dsocr_analyze.timing.eager import eager_pass, eager_step, finish_times, launched
 from dsocr_analyze.timing.kernel_seconds import (
@@ -870,6 +874,19 @@ def test_laws_of_pages_and_throughput(runtime, lengths):
         assert 0 < band.low < getattr(found, name) < band.high
 
 
+def test_an_estimate_of_the_cpus_work_is_as_uncertain_as_a_host():
+    """Half of it either way: of the first token, and of what the CPU bounds."""
+    given, estimated = (
+        predicted(assumed(prepare=each, workers=1), (64,), page=A4) for each in (0.2, None)
+    )
+    prepare = estimated.assumptions.preprocess_seconds
+    band, rest = estimated.bands["ttft_seconds"], estimated.ttft_seconds - prepare
+    assert band.low < prepare / 1.45 + rest < prepare * 1.45 + rest < band.high
+    rates = [load.pages_per_second_band for load in (*given.throughput, *estimated.throughput)]
+    widths = [each.high / each.low for each in rates]
+    assert widths == pytest.approx([1, 1.5**2])
+
+
 @runtimes
 def test_preprocessing_is_taken_as_given(runtime):
     without, with_it = (predicted(assumed(runtime, prepare=each)) for each in (0.0, 3.0))
@@ -1115,11 +1132,47 @@ def test_an_eager_host_of_other_figures_is_eager_still():
     assert faster.page_seconds < predicted(assumed("eager")).page_seconds
 
 
-def test_pixels_are_copied_in_three_channels():
-    """3 * (6 * 640**2 + 1024**2) values of two bytes at 6 GB/s."""
-    host = dataclasses.replace(EAGER, pixel_bytes=2, link_gb_s=6.0)
-    views = ViewBatch(6, 640), ViewBatch(1, 1024)
-    assert host.copy_seconds(views) == pytest.approx(21_037_056 / 6e9)
+VIEWS = ViewBatch(6, 640), ViewBatch(1, 1024)
+VALUES = 3 * (6 * 640**2 + 1024**2)
+
+
+def test_pixels_are_received_and_copied_in_three_channels():
+    """Values of two bytes at 6 GB/s, and 5 ns each on a CPU that takes twice as long."""
+    host = dataclasses.replace(SERVERS["vllm"], received_ns=5.0, cpu_factor=2.0)
+    found = [each.received_seconds(VIEWS) for each in (EAGER, host)]
+    assert found == pytest.approx([VALUES * 2 / 6e9, VALUES * (2 / 6e9 + 10e-9)])
+
+
+def test_what_the_cpu_does_to_a_page_by_hand():
+    """An A4 page at 150 dpi: decoded, padded to 724 x 1024, cut from 1280 x 1920, made tensors.
+
+    Both passes of a resize count the larger of old and new pixels.
+    """
+    padded = 1754 * 1240 + 724 * 1754
+    cut = 1754 * 1280 + 1280 * 1920
+    bare = 4.45e-9 * (padded + cut) + 8.05e-9 * VALUES / 3
+    host = dataclasses.replace(SERVERS["vllm"], request_us=7000.0, sent_ns=3.0, cpu_factor=2.0)
+    served = 7e-3 + 2 * (bare + 10e-9 * 1240 * 1754 + 3e-9 * VALUES)
+    found = [estimated_preprocessing(DEFAULT, A4, each) for each in (None, host)]
+    assert found == pytest.approx([bare, served])
+
+
+def test_a_first_token_that_was_published():
+    """Unlimited-OCR under SGLang on an H100, 78 and 278 prompt tokens (sglang pull 29186)."""
+    chosen = ARCHITECTURES["unlimited-ocr"]
+    dimensions = ModelDirectory.read(chosen.reference).dimensions()
+    model = TimedModel(chosen, dimensions, BFLOAT16, False, H100)
+    for side, begun, page in ((512, 0.068, 0.69), (1024, 0.11, 0.75)):
+        workload = chosen.plan(page=A4.page, base_size=side, image_size=side, crop_mode=False,
+                               max_new_tokens=527)  # fmt: skip
+        found = {
+            name: predict(model, workload, Assumptions(host)) for name, host in SERVERS.items()
+        }
+        served = found["sglang"]
+        assert served.ttft_seconds == pytest.approx(begun, rel=0.35)
+        assert served.page_seconds == pytest.approx(page, rel=0.15)
+        assert served.bands["ttft_seconds"].low < begun < served.bands["ttft_seconds"].high
+        assert len({each.page_seconds for each in found.values()}) == len(SERVERS), "no two alike"
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -1130,7 +1183,8 @@ def test_what_is_assumed_is_said(name):
     )  # fmt: skip
     found = predicted(given)
     said = " ".join(found.assumptions.sentences)
-    words = ["200 tokens on average, 500 at most", "12.5 ms", "(given)", "4 at a time", "20 %",
+    words = [f"a request takes {SERVERS[name].request_us / 1e3:g} ms of CPU",
+             "200 tokens on average, 500 at most", "12.5 ms", "(given)", "4 at a time", "20 %",
              "int4", "float8", SERVERS[name].title]  # fmt: skip
     assert [each for each in words if each not in said] == []
     assert (found.runtime, found.assumptions.host) == ("serving", name)

@@ -165,10 +165,12 @@ class PixelWork(NamedTuple):
     """What the CPU does to a page before the model sees it; arrays for many pages.
 
     Attributes:
+        decoded: Pixels of the page itself.
         resized: Pixels of both passes of every bicubic resize.
         viewed: Pixels of all views.
     """
 
+    decoded: int
     resized: int
     viewed: int
 
@@ -214,8 +216,7 @@ def pixel_work(crop: CropRule, workload: PageWorkload) -> PixelWork:
         crop, *workload.page, *workload.grid, base_size=workload.base_size,
         image_size=workload.image_size, crop_mode=workload.crop_mode,
     )  # fmt: skip
-    pages = workload.prompt_pages
-    return PixelWork(pages * int(work.resized), pages * int(work.viewed))
+    return PixelWork(*[workload.prompt_pages * int(pixels) for pixels in work])
 
 
 def pixel_work_of_pages(
@@ -241,12 +242,12 @@ def pixel_work_of_pages(
         np.maximum(1, np.rint(width * scale)), np.maximum(1, np.rint(height * scale))
     )  # the page in its own proportions
     if not crop_mode:
-        return PixelWork(resize(whole, whole) if image_size <= crop.tile else kept, whole**2)
+        resized = resize(whole, whole) if image_size <= crop.tile else kept
+        return PixelWork(width * height, resized, whole**2)
     is_cut = columns * rows > 1
     cut = resize(columns * image_size, rows * image_size)
-    return PixelWork(
-        kept + np.where(is_cut, cut, 0), whole**2 + is_cut * columns * rows * image_size**2
-    )
+    tiles = is_cut * columns * rows * image_size**2
+    return PixelWork(width * height, kept + np.where(is_cut, cut, 0), whole**2 + tiles)
 
 
 def _contained(width: int, height: int, side: int) -> tuple[int, int]:

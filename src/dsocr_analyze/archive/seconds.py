@@ -90,7 +90,7 @@ class TimeRequested:
         prepare: Any = self.job.preprocess_seconds
         if prepare is None:
             prepare = assumptions.estimated_preprocessing_of_pages(
-                timer.model.architecture, mode, *sizes
+                timer.model.architecture, self.job.host, mode, *sizes
             )
         times = timer.times(_many_pages(timer, mode, workloads, sizes, prepare))
         seconds = {name: getattr(times, name) for name in _SECONDS}
@@ -179,7 +179,7 @@ class ArchiveTimer:
         modes = self._modes if self._job.preprocess_seconds is None else ()
         seconds = [
             assumptions.estimated_preprocessing_of_pages(
-                self._model.architecture, mode, *pages.sizes
+                self._model.architecture, self._job.host, mode, *pages.sizes
             )
             for mode in modes
         ]
@@ -210,9 +210,12 @@ class ArchiveTimer:
         hours, error = seconds / _SECONDS_PER_HOUR, timed.work.error
         bound: str = timed.work.bound
         low, high = hours / (1 + error), hours * (1 + error)
-        if cpu_seconds / self._job.workers > least_seconds:  # preprocessing is treated as exact
-            bound = "host"
-            low, high = hours, max(hours, least_seconds / _SECONDS_PER_HOUR * (1 + error))
+        if cpu_seconds / self._job.workers > least_seconds:
+            bound, host_error = "host", kernel_seconds.HOST_ERROR.p90
+            if self._job.preprocess_seconds is None:
+                low, high = hours / (1 + host_error), hours * (1 + host_error)
+            else:  # a given figure is exact
+                low, high = hours, max(hours, least_seconds / _SECONDS_PER_HOUR * (1 + error))
         price, deadline = self._job.price_per_hour, self.time.deadline_hours
         profile = timed.timer.model.device
         kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))

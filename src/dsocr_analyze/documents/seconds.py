@@ -50,8 +50,8 @@ class TimedPage:
         return [(each, each.dimensions._asdict(), *times) for each, *times in found]
 
     def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, Duration]]:
-        """The page under `serving` or `eager`, and what its stages' seconds are made of."""
-        host = EAGER if runtime == "eager" else SERVERS["vllm"]
+        """The page under a runtime or server, and what its stages' seconds are made of."""
+        host = {"eager": EAGER, "serving": SERVERS["vllm"], **SERVERS}[runtime]
         assumed = assumptions.Assumptions(host)
         times = predict.times_of(self._model, self.workload, assumed, (1, 4, 16))
         return predict.entry_of(times), times.stages

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from dsocr_analyze.architectures.views import PixelWork, pixel_work, pixel_work_of_pages
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections
-from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision
+from dsocr_analyze.timing.runtimes import CHANNELS, NATIVE, Host, Precision
 from dsocr_analyze.workload import LARGEST_COUNT
 
 if TYPE_CHECKING:
@@ -178,35 +178,49 @@ def _check_count(what: str, count: object, *, least: int = 1) -> None:
 # --- a job ------------------------------------------------------------------------------------
 
 
+_DECODED_S = 10e-9
 _RESIZED_S = 4.45e-9
 _VIEWED_S = 8.05e-9
-"""Seconds per pixel of `PixelWork`.
+"""Seconds per pixel of `PixelWork`, Pillow 13 and torch 2.13, CPU time on an AMD EPYC (Zen 5).
 
-Least squares over 30 pages (A4 at 72 to 300 dpi in six modes), Pillow 13 and torch 2.13, CPU time
-on an AMD EPYC, minimum of 14 runs; median error 2.5 %, 90th percentile 8 %.
+Decoding, with orientation and conversion to RGB: PNG pages of text take 8 to 11 ns a pixel, scans
+15, JPEG 3 to 7. The others: least squares over 30 pages (A4 at 72 to 300 dpi in six modes), minimum
+of 14 runs; median error 2.5 %, 90th percentile 8 %.
+
+A server's CPU takes 1.5 times as long (`Host.cpu_factor`): 87 ms for a page of 1920 x 1080 pixels
+(sglang pull 35318), where these say 58 ms with its copy in patches.
 """
 
 
-def estimated_preprocessing(architecture: Architecture, workload: PageWorkload) -> float:
-    """Seconds in which a CPU thread resizes a page and makes tensors of its views."""
-    return float(_seconds_of(pixel_work(architecture.forms.crop_grids, workload)))
+def estimated_preprocessing(
+    architecture: Architecture, workload: PageWorkload, host: Host | None = None
+) -> float:
+    """Seconds in which a CPU thread resizes a page and makes tensors of its views.
+
+    With a host, all that it does before the engine has the page: it decodes it, too.
+    """
+    return float(_seconds_of(pixel_work(architecture.forms.crop_grids, workload), host))
 
 
 def estimated_preprocessing_of_pages(
-    architecture: Architecture, mode: Mode, widths: Any, heights: Any
+    architecture: Architecture, host: Host, mode: Mode, widths: Any, heights: Any
 ) -> Any:
-    """The same for pages in one mode; sizes in pixels, `[n]`."""
+    """The same with a host, for pages in one mode; sizes in pixels, `[n]`."""
     grids = architecture.forms.crop_grids
     columns, rows = grids.columns_and_rows(grids.codes(widths, heights))
     work = pixel_work_of_pages(
         grids, widths, heights, columns, rows, base_size=mode.base_size, image_size=mode.image_size,
         crop_mode=mode.crop_mode,
     )  # fmt: skip
-    return _seconds_of(work)
+    return _seconds_of(work, host)
 
 
-def _seconds_of(work: PixelWork) -> Any:
-    return _RESIZED_S * work.resized + _VIEWED_S * work.viewed
+def _seconds_of(work: PixelWork, host: Host | None) -> Any:
+    seconds = _RESIZED_S * work.resized + _VIEWED_S * work.viewed
+    if host is None:
+        return seconds
+    seconds += _DECODED_S * work.decoded + 1e-9 * host.sent_ns * CHANNELS * work.viewed
+    return 1e-6 * host.request_us + host.cpu_factor * seconds
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.cpu_kernels import CpuKernels
 
 __all__ = [
+    "HOST_ERROR",
     "UNQUANTIZED",
     "Duration",
     "Figure",

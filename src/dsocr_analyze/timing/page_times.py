@@ -405,7 +405,7 @@ def _eager_batch(timer: PageTimer, page: PageWorkload, size: int) -> _EagerBatch
     last, step = records.popitem()
     prefill = eager_pass(records, model.device, host)
     if model.device.cpu is None:
-        copied = Duration(host=size * host.copy_seconds(page.prompt_pages * page.views))
+        copied = Duration(host=size * host.received_seconds(page.prompt_pages * page.views))
         first = next(iter(prefill))
         prefill[first] = prefill[first].plus(copied)
     decode = _eager_decode(timer, page, size)

@@ -20,7 +20,7 @@ from dsocr_analyze.timing import (
     cost_per_thousand_pages,
 )
 from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
-from dsocr_analyze.timing.kernel_seconds import Duration, total_duration
+from dsocr_analyze.timing.kernel_seconds import HOST_ERROR, Duration, total_duration
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes, TimedModel
 from dsocr_analyze.timing.served_modes import served_notes
 from dsocr_analyze.workload import PageWorkload
@@ -67,7 +67,7 @@ def times_of(
             )
     prepare = assumptions.preprocess_seconds
     if prepare is None:
-        prepare = estimated_preprocessing(model.architecture, workload)
+        prepare = estimated_preprocessing(model.architecture, workload, assumptions.host)
     pages = ManyPages.alike(replace(workload, batch_size=1), prepare, [1, *concurrency])
     return PageTimer(model, assumptions).times(pages)
 
@@ -78,6 +78,9 @@ def entry_of(times: PageTimes) -> TimeEntry:
     kinds = total_duration(stages.values()).kinds
     *prefill, _ = stages.values()
     first, assumptions = total_duration(prefill), _assumptions(times)
+    if assumptions.preprocess_estimated:  # a given figure is taken as exact
+        prepare = Duration(host=assumptions.preprocess_seconds)
+        first = first.plus(times.timer.correction.corrected(prepare, "first_token"))
     ttft, page = float(times.ttft_seconds[0]), float(times.page_seconds[0])
     bands = {"ttft_seconds": first.band(ttft), "page_seconds": first.plus(decode).band(page)}
     step, steps = _step_seconds(times, 0), assumptions.new_tokens_mean - 1
@@ -148,12 +151,14 @@ def _stage(duration: Duration) -> TimeStage:
 def _throughput(times: PageTimes, assumptions: TimeAssumptions, row: int) -> LoadedGpu:
     work = times.work((np.arange(len(times.pages)) == row).astype(np.int64))
     gpu_seconds, price = float(times.gpu_seconds[row]), assumptions.price_per_hour
-    # The bottleneck is what has the least capacity. The CPU's time is given, so where it is the
-    # CPU, the rate is lower only if the GPU's capacity is.
+    # The bottleneck is what has the least capacity. Where that is the CPU, of which the time was
+    # given, the rate is lower only if the GPU's capacity is.
     cpu_bound = assumptions.preprocess_seconds / assumptions.workers > gpu_seconds
     value, error = float(times.prompts_per_second[row]), work.error
     prompts = Interval.within(value, error)
-    if cpu_bound:
+    if cpu_bound and assumptions.preprocess_estimated:
+        prompts = Interval.within(value, HOST_ERROR.p90)
+    elif cpu_bound:
         prompts = Interval(low=min(value, 1 / (gpu_seconds * (1 + error))), high=value)
     pages = times.pages.kinds[0].prompt_pages
     rate, low, high = pages * value, pages * prompts.low, pages * prompts.high

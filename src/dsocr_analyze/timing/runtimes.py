@@ -17,9 +17,18 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.timed_device import Device, Engine
     from dsocr_analyze.workload import ViewBatch
 
-__all__ = ["EAGER", "NATIVE", "RUNTIMES", "SERVERS", "Host", "Precision", "server_named"]
+__all__ = [
+    "CHANNELS",
+    "EAGER",
+    "NATIVE",
+    "RUNTIMES",
+    "SERVERS",
+    "Host",
+    "Precision",
+    "server_named",
+]
 
-_CHANNELS: Final = 3
+CHANNELS: Final = 3
 
 
 class Precision(NamedTuple):
@@ -47,8 +56,13 @@ class Host:
         hidden_sequence_us: The same per running sequence.
         chunk_tokens: Most prompt tokens in one pass.
         mixes_prefill: Whether a prefill pass also decodes a token of every running sequence.
+        request_us: Per request on the CPU, besides its image: HTTP, tokens, scheduling, streaming.
+        sent_ns: Per pixel value to pass it to the engine's process.
+        received_ns: Per pixel value in the engine's process, while the GPU waits.
         pixel_bytes: Per value copied to the GPU.
         link_gb_s: Of that copy, from memory that is not pinned.
+        cpu_factor: How much longer the CPU takes for a page than a free thread of the machine on
+            which the work was measured.
         computes: Whether it is a CPU that runs the model itself.
         engine: Whose kernels run.
     """
@@ -65,9 +79,13 @@ class Host:
     hidden_sequence_us: float
     chunk_tokens: int
     mixes_prefill: bool
+    request_us: float
+    sent_ns: float
+    received_ns: float
     pixel_bytes: int
     link_gb_s: float
     source: str
+    cpu_factor: float = 1.5
     link_source: str = "assumed"
     computes: bool = False
     engine: Engine = "vllm"
@@ -107,16 +125,25 @@ class Host:
                 f" {self.launch_us:.3g} us of Python ({self.source}), each step of generate"
                 f" {self.step_us:g} us (assumed)"
             ]
+        copied = (
+            f"pixel values of {self.pixel_bytes} bytes are copied to the GPU at"
+            f" {self.link_gb_s:g} GB/s ({self.link_source})"
+        )
+        if not self.is_eager:
+            copied += (
+                f", and take the engine {self.received_ns:g} ns each; before that, a request takes"
+                f" {1e-3 * self.request_us:g} ms of CPU, and a pixel value {self.sent_ns:g} ns"
+            )
         return [
             f"host: {self.title}; {self.launch_us:g} us to launch an operator ({self.source})",
-            f"pixel values of {self.pixel_bytes} bytes are copied to the GPU at"
-            f" {self.link_gb_s:g} GB/s ({self.link_source})",
+            copied,
         ]
 
-    def copy_seconds(self, views: Iterable[ViewBatch]) -> float:
-        """Seconds to copy views to the GPU."""
-        values = sum(_CHANNELS * view.count * view.resolution**2 for view in views)
-        return values * self.pixel_bytes / (self.link_gb_s * 1e9)
+    def received_seconds(self, views: Iterable[ViewBatch]) -> float:
+        """Seconds to receive views in the engine's process, and to copy them to the GPU."""
+        values = sum(CHANNELS * view.count * view.resolution**2 for view in views)
+        received = self.cpu_factor * self.received_ns
+        return 1e-9 * values * (received + self.pixel_bytes / self.link_gb_s)
 
 
 EAGER: Final = Host(
@@ -132,43 +159,62 @@ EAGER: Final = Host(
     hidden_sequence_us=0.0,
     chunk_tokens=1 << 30,
     mixes_prefill=False,
+    request_us=0.0,
+    sent_ns=0.0,
+    received_ns=0.0,
     pixel_bytes=2,
     link_gb_s=6.0,
     source="assumed: 8-10 us per operator of eager PyTorch with the views and modules around it",
+    cpu_factor=1.0,
 )
+
+_REQUEST = (
+    "request: 12.4 ms to the first of Qwen3-0.6B's tokens on an A100, 4.2 ms a step"
+    " (tenstorrent/tt-inference-server issue 340)"
+)
+"""Both engines': measured under vLLM."""
 
 _SERVERS: Final = (
     Host(
         "vllm", "vLLM 0.14 or later, asynchronous scheduling",
         launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
         step_us=0.0, sequence_us=0.0, hidden_step_us=500.0, hidden_sequence_us=13.0,
-        chunk_tokens=2048, mixes_prefill=True, pixel_bytes=2, link_gb_s=6.0,
+        chunk_tokens=2048, mixes_prefill=True,
+        request_us=10_600.0, sent_ns=0.6, received_ns=0.0, pixel_bytes=2, link_gb_s=6.0,
         source="openfabric-systems/simllm pull 204: 0.54 ms per engine step, 12.7 us per"
-        " running request; chunks of 2048 as vLLM 0.11 logs (unslothai/unsloth issue 3555)",
+        " running request; chunks of 2048 as vLLM 0.11 logs (unslothai/unsloth issue 3555);"
+        f" {_REQUEST}, and 2.4 ms to hash a page (vllm pull 10497); pixel values are sent in 16"
+        " bits, and received by a thread of their own",
     ),
     Host(
         "vllm-v1", "vLLM 0.9 to 0.13, V1 engine, synchronous scheduling",
         launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
         step_us=600.0, sequence_us=13.0, hidden_step_us=0.0, hidden_sequence_us=0.0,
-        chunk_tokens=2048, mixes_prefill=True, pixel_bytes=2, link_gb_s=6.0,
-        source="the same work, not overlapped; kvcached pull 331 (Qwen3-0.6B on H100)",
+        chunk_tokens=2048, mixes_prefill=True,
+        request_us=10_600.0, sent_ns=0.6, received_ns=0.0, pixel_bytes=2, link_gb_s=6.0,
+        source="the same work, its steps not overlapped; kvcached pull 331 (Qwen3-0.6B on H100)",
     ),
     Host(
         "vllm-v0", "vLLM 0.6 to 0.8, V0 engine, with a Python logits processor per sequence",
         launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
         step_us=1000.0, sequence_us=25.0, hidden_step_us=0.0, hidden_sequence_us=145.0,
-        chunk_tokens=8192, mixes_prefill=False, pixel_bytes=4, link_gb_s=6.0,
+        chunk_tokens=8192, mixes_prefill=False,
+        request_us=8_200.0, sent_ns=1.1, received_ns=0.4, pixel_bytes=4, link_gb_s=6.0,
         source="vllm issue 6913: output processing of 0.1 ms per running sequence; logits"
         " processors run row by row, 45 us each with a scan for repeated n-grams; vLLM 0.7.2"
-        " serving GPT-2 takes 1.2 ms per step beyond the GPU's",
+        f" serving GPT-2 takes 1.2 ms per step beyond the GPU's; {_REQUEST}; pixel values are"
+        " pickled in 32 bits",
     ),
     Host(
         "sglang", "SGLang with its overlap scheduler",
-        launch_us=10.0, compiled_launch_us=5.0, graph_us=20.0, sync_us=20.0,
+        launch_us=10.0, compiled_launch_us=10.0, graph_us=20.0, sync_us=20.0,
         step_us=0.0, sequence_us=0.0, hidden_step_us=500.0, hidden_sequence_us=13.0,
-        chunk_tokens=8192, mixes_prefill=False, pixel_bytes=2, link_gb_s=6.0,
+        chunk_tokens=8192, mixes_prefill=False,
+        request_us=8_200.0, sent_ns=1.1, received_ns=2.4, pixel_bytes=4, link_gb_s=6.0,
         source="no idle GPU between decode batches (lmsys.org blog of 2024-12-04); the hidden"
-        " work as in vLLM",
+        " work is assumed to be vLLM's; prompts with images run without CUDA graphs (sglang pull"
+        f" 35318); {_REQUEST}; pixel values are pickled in 32 bits, and the scheduler hashes"
+        " them by SHA-256 while the GPU waits (sglang pulls 14354 and 21123)",
         engine="sglang",
     ),
 )  # fmt: skip

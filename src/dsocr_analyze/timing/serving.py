@@ -109,7 +109,7 @@ class ServedModel:
         """Stage, GPU time and launch seconds of the parts of vision calls."""
         served, between = self.architecture.forms.served, self.weights_bytes
         first = self.architecture.stages[0].name
-        parts = [(first, Duration(host=self.server.copy_seconds(views)), 0.0)]
+        parts = [(first, Duration(host=self.server.received_seconds(views)), 0.0)]
         for view in views:
             kernels_of = served.views(view.count, view.resolution, self.dimensions, self.dtype)
             for stage, kernels in kernels_of.items():
