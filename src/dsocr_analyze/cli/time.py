@@ -40,8 +40,9 @@ _BenchmarkOption = Annotated[
     options.option(
         "FILE",
         "Compare with a server's benchmark on the one named GPU, and correct later predictions"
-        " by it: a result of vllm bench serve, sglang.bench_serving, genai-perf or AIPerf. May"
-        " be given several times.",
+        " by it: a result of vllm bench serve, sglang.bench_serving, genai-perf or AIPerf. Or"
+        " take the CPU's time per page from one of vllm bench mm-processor. May be given several"
+        " times.",
     ),
 ]
 _KeepOption = Annotated[
