@@ -378,7 +378,7 @@ def test_measured_preprocessing_takes_the_place_of_the_estimate(tmp_path, more):
             f"{1e3 * estimated_preprocessing(DEFAULT, PAGE):.1f} ms estimated from its pixels",
             *prepared.doubts(),
         )))  # fmt: skip
-    with pytest.raises(BenchmarkError, match="both measure preprocessing; give one"):
+    with pytest.raises(BenchmarkError, match="all measure preprocessing; give one"):
         with_preprocessing(request, [prepared, prepared], DEFAULT, PAGE)
 
 

@@ -186,8 +186,7 @@ def _measured_in(
         )
     benchmarks = [each for file in files for each in read_benchmarks(file)]
     has_server = any(each.is_served for each in benchmarks)
-    gpus = options.gpu_names(asked["gpu"], asked["named_gpus"])
-    if has_server and len(gpus) != 1:
+    if has_server and len(gpus := options.gpu_names(asked["gpu"], asked["named_gpus"])) != 1:
         raise WorkloadError(
             "--from-benchmark needs the one GPU that was measured, as in: dsocr-analyze time"
             f" h100-sxm --from-benchmark FILE; {len(gpus)} are named"

@@ -96,8 +96,10 @@ class Correction:
         """The factors, their errors and sources; None without a benchmark."""
         if not self.benchmarks:
             return None
-        first_token, first_token_error = _mean_and_error([e.first_token for e in self.benchmarks])
-        per_token, per_token_error = _mean_and_error([e.per_token for e in self.benchmarks])
+        (first_token, first_token_error), (per_token, per_token_error) = (
+            _mean_and_error([getattr(each, figure) for each in self.benchmarks])
+            for figure in ("first_token", "per_token")
+        )
         return TimeCorrection(
             server_version=self.benchmarks[0].version,
             first_token=first_token,

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -142,10 +142,9 @@ class Comparison:
         """
         first_token, per_token = self._factors()
         benchmark, device, host = self.benchmark, self.model.device, self.job.host
-        measured = (device.gpu.name, host.name, version, self.model.architecture.name)
-        key = "\n".join((*measured, benchmark.digest))
+        what = (device.gpu.name, host.name, version, self.model.architecture.name)
         return KeptBenchmark(
-            id=hashlib.sha256(key.encode()).hexdigest()[:16],
+            id=hashlib.sha256("\n".join((*what, benchmark.digest)).encode()).hexdigest()[:16],
             gpu=device.gpu.name,
             server=host.name,
             version=version,
@@ -283,18 +282,20 @@ def with_preprocessing(
         BenchmarkError: Several did.
     """
     measured = [each for each in benchmarks if not each.is_served]
-    for each in measured[1:]:
-        one = measured[0].where
-        raise BenchmarkError(f"{one} and {each.where} both measure preprocessing; give one of them")
+    if len(measured) > 1:
+        files = " and ".join(each.where for each in measured)
+        raise BenchmarkError(f"{files} all measure preprocessing; give one of them")
     for each in measured:
-        estimated = 1e3 * estimated_preprocessing(architecture, workload)
         origin = "; ".join((
             f"measured by {each.program} over {each.requests:,} requests, {each.file}",
-            f"{estimated:.1f} ms estimated from its pixels", *each.doubts(),
+            f"{1e3 * estimated_preprocessing(architecture, workload):.1f} ms estimated from its"
+            " pixels", *each.doubts(),
         ))  # fmt: skip
         seconds = each.means["preprocess_seconds"]
-        change = partial(replace, preprocess_seconds=seconds, preprocess_origin=origin)
-        request = replace(request, jobs=[*map(change, request.jobs)])
+        request = replace(request, jobs=[
+            replace(job, preprocess_seconds=seconds, preprocess_origin=origin)
+            for job in request.jobs
+        ])  # fmt: skip
     return request
 
 

@@ -171,8 +171,8 @@ _VERSION: Final = re.compile(r"(?=.{1,64}$)v?[0-9]+(\.[0-9a-z+-]+)+", re.ASCII |
 
 def shown(value: object) -> str:
     """A value for messages: shortened, and without control characters."""
-    kinds = "a table" if isinstance(value, dict) else "a list"
-    text = kinds if isinstance(value, dict | list) else ascii(value)
+    kind = "table" if isinstance(value, dict) else "list"
+    text = f"a {kind}" if isinstance(value, dict | list) else ascii(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
@@ -208,9 +208,8 @@ class _Fields:
 
     def number(self, key: str, least: int | None = None) -> float:
         """The positive number under a key; a whole one, `least` or more, if that is given."""
-        value, right = self.values[key], f"a whole number, {least} or more"
-        if least is None:
-            right = f"a number above 0 and below {_LARGEST:.0e}"
+        value, above = self.values[key], f"a number above 0 and below {_LARGEST:.0e}"
+        right = above if least is None else f"a whole number, {least} or more"
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         is_in_range = is_number and (least or 0) <= value < _LARGEST
         if not is_in_range or (value == 0 if least is None else value != int(value)):
