@@ -16,7 +16,7 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import BenchmarkError
 from dsocr_analyze.hardware import device
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths, estimated_preprocessing
-from dsocr_analyze.timing.correction import Correction, Corrections, KeptBenchmark, basis_of
+from dsocr_analyze.timing.correction import Corrections, KeptBenchmark, basis_of
 from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import TimeRequest, entry_of, times_of
@@ -50,9 +50,6 @@ def changed(result, path, value):
 
 
 MM = json.loads((DATA / "bench_mm_processor.json").read_text())
-FLAT = {"model": ["deepseek-ai/DeepSeek-OCR"], "service_kind": "openai", "backend": "vllm",
-        "concurrency": 8, "request_rate": None, "request_count": 120,
-        "streaming": True}  # fmt: skip
 MODEL = "deepseek-ai/DeepSeek-OCR"
 AIPERF = changed(GENAI, "input_config", {
     "endpoint": {"model_names": [MODEL]}, "loadgen": {"concurrency": 8, "request_count": 120},
@@ -148,7 +145,10 @@ def figures(found, names):
            {"ttft_seconds": 0.1875})
           for unit, value in (("s", 0.1875), ("us", 187500), ("ns", 187500000))),
         # Versions before 0.0.13 have flat options.
-        (changed(changed(GENAI, "input_config", FLAT), "request_count", ...),
+        (changed(changed(GENAI, "input_config", {
+            "model": [MODEL], "service_kind": "openai", "backend": "vllm", "concurrency": 8,
+            "request_rate": None, "request_count": 120, "streaming": True,
+         }), "request_count", ...),
          {"concurrency": 8, "requests": 120, "model": MODEL, "engine": None}),
         (changed(GENAI, "input_config.endpoint", {"service_kind": "triton", "backend": "vllm"}),
          {"engine": "vllm"}),
@@ -244,14 +244,14 @@ def test_a_value_that_is_wrong_or_missing_is_named(tmp_path, places, values, sai
 
 SERVED = {"completed", "total_output_tokens", "request_throughput", "output_throughput",
           "mean_ttft_ms", "mean_tpot_ms"}  # fmt: skip
-METRICS = {"request_count", "request_throughput", "output_token_throughput", "inter_token_latency",
-           "output_sequence_length", "time_to_first_token"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("result", "needed"),
-    [(VLLM, SERVED), (SGLANG, SERVED), (MM, {"completed"}),
-     (GENAI, {"input_config.perf_analyzer", *(f"{each}.avg" for each in METRICS)})],
+    [(VLLM, SERVED), (SGLANG, SERVED), (MM, {"completed", "mm_processor_stats.preprocessor_total_ms"}),
+     (GENAI, {"input_config.perf_analyzer", *(f"{each}.avg" for each in (
+         "request_count", "request_throughput", "output_token_throughput", "inter_token_latency",
+         "output_sequence_length", "time_to_first_token"))})],
 )  # fmt: skip
 def test_what_is_missing_or_null_is_named_or_changes_nothing_else(tmp_path, result, needed):
     [whole], refused = read(tmp_path, result), set()
@@ -267,10 +267,9 @@ def test_what_is_missing_or_null_is_named_or_changes_nothing_else(tmp_path, resu
         else:
             different = [name for name, each in vars(whole).items() if vars(found)[name] != each]
             assert len({*different} - {"digest"}) <= 1, (path, different)
-    assert refused - {"mm_processor_stats.preprocessor_total_ms"} == needed
+    assert refused == needed
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -413,87 +412,67 @@ def predicted(*benchmarks, **more):
     return entry_of(times(*benchmarks, **more))
 
 
-LATER = kept(1.2, 0.8, file="b.json", kept="2026-02-02T00:00:00Z", requests=1000)
-FACTORS = ("first_token", "per_token", "first_token_error", "per_token_error")
+ASKED = (H100, SERVER, "deepseek-ocr")
+ONE = Corrections((kept(1.5),))
 
 
 @pytest.mark.parametrize(
-    ("correction", "factors", "said"),
+    ("corrections", "asked", "factors", "said"),
     [
-        (Correction((kept(1.5, 0.8),)), (1.5, 0.8, None, None),
+        (Corrections((kept(1.5, 0.8),)), ASKED, (1.5, 0.8, None, None),
          "corrected for h100-sxm under vllm (0.14.1): the first token takes 1.5 times and each"
          " later token 0.8 times as long as predicted without correction, from a benchmark of"
          " 100 requests, 8 at a time (a.json, kept 2026-01-31)"),
-        (Correction((kept(1.5, 0.8), LATER), ("0.15.0",)), (math.sqrt(1.8), 0.8, 0.25, 0),
+        (Corrections((
+            kept(1.5, 0.8), kept(version="0.15.0"),
+            kept(1.2, 0.8, file="b.json", kept="2026-02-02T00:00:00Z", requests=1000),
+         )), ASKED, (math.sqrt(1.8), 0.8, 0.25, 0),
          "from 2 benchmarks of 1,100 requests (a.json, b.json, kept 2026-01-31 to 2026-02-02);"
          " each is within 25 % and 0 % of the others, which gives the band; other versions with"
          " benchmarks: 0.15.0"),
-        (Correction((kept(version="unknown"),)), (1, 1, None, None), "vllm (unknown version)"),
+        (Corrections((kept(version="unknown"),)), ASKED, (1, 1, None, None),
+         "vllm (unknown version)"),
         # The geometric mean; 4 times as long as the other, and sqrt(8) as long as two others.
-        (Correction((kept(1, 2), kept(4, 2))), (2, 2, 3, 0), "of the others"),
-        (Correction((kept(1), kept(2), kept(4))), (2, 1, math.sqrt(8) - 1, 0), "3 benchmarks"),
+        (Corrections((kept(1, 2), kept(4, 2))), ASKED, (2, 2, 3, 0), "of the others"),
+        (Corrections((kept(1), kept(2), kept(4))), ASKED, (2, 1, math.sqrt(8) - 1, 0),
+         "3 benchmarks"),
+        # The version that was kept last, unless another is named.
+        (Corrections((NEW, kept(1.5))), ASKED, (2, 1, None, None), "with benchmarks: 0.14.1"),
+        (Corrections((NEW, kept(1.5)), "0.14.1"), ASKED, (1.5, 1, None, None), "(0.14.1)"),
+        (Corrections((NEW, kept(1.5)), "0.13"), ASKED, None, ""),
+        # Another GPU, server or model is left alone.
+        *((ONE, asked, None, "") for asked in (
+            (device("l4"), SERVER, "deepseek-ocr"), (H100, SERVER, "deepseek-ocr-2"),
+            *((H100, SERVERS[name], "deepseek-ocr") for name in ("vllm-v1", "sglang")),
+            (H100, EAGER, "deepseek-ocr"))),
+        # The same figures from elsewhere; other kernel times, and other figures of the host.
+        (ONE, (replace(H100, source=""), SERVER, "deepseek-ocr"), (1.5, 1, None, None), "from a"),
+        *((ONE, (gpu, host, "deepseek-ocr"), None,
+           "not corrected for h100-sxm under vllm (0.14.1) by a benchmark of 100 requests, 8 at a"
+           " time (a.json, kept 2026-01-31): compared with other kernel times or host figures;"
+           " compare again") for gpu, host in (
+            (replace(H100, kinds={}), SERVER),
+            (replace(H100, kinds=H100.kinds | {
+                ("gemm", "bfloat16"): device("a100-sxm").kinds["gemm", "bfloat16"]}), SERVER),
+            (H100, replace(SERVER, hidden_step_us=501.0)))),
     ],
 )  # fmt: skip
-def test_several_are_combined_and_the_sentence_says_how_much_from_what_and_when(
-    correction, factors, said
+def test_those_of_the_gpu_server_model_version_and_basis_are_combined_and_said(
+    corrections, asked, factors, said
 ):
-    assert figures(correction.found, FACTORS) == pytest.approx(
-        dict(zip(FACTORS, factors, strict=True))
-    )
-    assert said in "".join(correction.sentences())
-
-
-ONE = Corrections((kept(1.5),))
-GEMM = {("gemm", "bfloat16"): device("a100-sxm").kinds["gemm", "bfloat16"]}
-
-
-@pytest.mark.parametrize(
-    ("corrections", "asked", "first_token"),
-    [
-        (ONE, (H100, SERVER, "deepseek-ocr"), 1.5),
-        (ONE, (device("l4"), SERVER, "deepseek-ocr"), None),
-        *(
-            (ONE, (H100, host, "deepseek-ocr"), None)
-            for host in (SERVERS["vllm-v1"], SERVERS["sglang"], EAGER)
-        ),
-        (ONE, (H100, SERVER, "deepseek-ocr-2"), None),
-        # The version that was kept last, unless another is named.
-        (Corrections((NEW, kept(1.5))), (H100, SERVER, "deepseek-ocr"), 2),
-        (Corrections((NEW, kept(1.5)), "0.14.1"), (H100, SERVER, "deepseek-ocr"), 1.5),
-        (Corrections((NEW, kept(1.5)), "0.13"), (H100, SERVER, "deepseek-ocr"), None),
-        # The same figures from elsewhere, other kernel times, and other figures of the host.
-        (ONE, (replace(H100, source=""), SERVER, "deepseek-ocr"), 1.5),
-        (ONE, (replace(H100, kinds=H100.kinds | GEMM), SERVER, "deepseek-ocr"), None),
-        (ONE, (H100, replace(SERVER, hidden_step_us=501.0), "deepseek-ocr"), None),
-    ],
-)
-def test_it_is_of_the_gpu_the_server_the_model_the_version_and_the_basis(
-    corrections, asked, first_token
-):
-    found = corrections.of(*asked).found
-    assert (found and found.first_token) == pytest.approx(first_token)
-
-
-def test_what_is_not_corrected_is_left_alone_and_why_is_said():
-    other, unlike = (ONE.of(each, SERVER, "deepseek-ocr")
-                     for each in (device("l4"), replace(H100, kinds={})))  # fmt: skip
-    assert (other, other.sentences(), unlike.found) == (Correction(), [], None)
-    assert other.corrected(SPAN, "first_token") is SPAN
-    assert unlike.sentences() == [
-        "not corrected for h100-sxm under vllm (0.14.1) by a benchmark of 100 requests, 8 at a time"
-        " (a.json, kept 2026-01-31): compared with other kernel times or host figures; compare"
-        " again"
-    ]
-    assert Corrections((NEW, kept())).of(H100, SERVER, "deepseek-ocr").other_versions == ("0.14.1",)
+    found = corrections.of(*asked)
+    names = ("first_token", "per_token", "first_token_error", "per_token_error")
+    combined = factors and dict(zip(names, factors, strict=True))
+    assert (found.found and figures(found.found, names)) == pytest.approx(combined)
+    assert found.sentences() == [] if said == "" else said in "".join(found.sentences())
+    assert factors or found.corrected(SPAN, "first_token") is SPAN
 
 
 def test_first_token_and_tokens_are_multiplied_and_the_throughput_follows():
-    bare, corrected = predicted(), predicted(kept(1.5, 1.2))
-    alone, first = (
-        [each.ttft_seconds, each.tpot_seconds, each.page_seconds]
-        for each in (corrected, corrected.throughput[0])
-    )
-    assert alone == first
+    both = times(), times(kept(1.5, 1.2))
+    bare, corrected = map(entry_of, both)
+    page = ("ttft_seconds", "tpot_seconds", "page_seconds")
+    assert figures(corrected, page) == figures(corrected.throughput[0], page)
     for before, after in zip(bare.throughput, corrected.throughput, strict=True):
         page = 1.5 * before.ttft_seconds + (TOKENS - 1) * 1.2 * before.tpot_seconds
         expected = {
@@ -503,15 +482,11 @@ def test_first_token_and_tokens_are_multiplied_and_the_throughput_follows():
             "memory_bytes": before.memory_bytes, "fits": before.fits,
         }  # fmt: skip
         assert figures(after, expected) == pytest.approx(expected)
-
-
-def test_stages_are_corrected_and_what_is_computed_and_moved_stays():
-    bare, corrected = times().stages, times(kept(1.5, 1.2)).stages
-    for name, span in bare.items():
-        after, factor = corrected[name], 1.2 if name == [*bare][-1] else 1.5
-        assert float(after.seconds / span.seconds) == pytest.approx(factor)
-        same = ("bound", "least_compute", "nbytes")
-        assert figures(after, same) == figures(span, same)
+    *prefill, decode = zip(*(each.stages.values() for each in both), strict=True)
+    same = ("bound", "least_compute", "nbytes")
+    for (before, after), factor in ((decode, 1.2), *((each, 1.5) for each in prefill)):
+        assert float(after.seconds / before.seconds) == pytest.approx(factor)
+        assert figures(after, same) == figures(before, same)
 
 
 def widths(prediction):
