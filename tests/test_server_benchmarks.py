@@ -248,7 +248,8 @@ SERVED = {"completed", "total_output_tokens", "request_throughput", "output_thro
 
 @pytest.mark.parametrize(
     ("result", "needed"),
-    [(VLLM, SERVED), (SGLANG, SERVED), (MM, {"completed", "mm_processor_stats.preprocessor_total_ms"}),
+    [(VLLM, SERVED), (SGLANG, SERVED),
+     (MM, {"completed", "mm_processor_stats.preprocessor_total_ms"}),
      (GENAI, {"input_config.perf_analyzer", *(f"{each}.avg" for each in (
          "request_count", "request_throughput", "output_token_throughput", "inter_token_latency",
          "output_sequence_length", "time_to_first_token"))})],
