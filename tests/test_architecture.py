@@ -226,7 +226,7 @@ OPENERS = {
     "dsocr_analyze.__main__": "/dev/null in place of a closed stream",
     "dsocr_analyze.cli.streams": "/dev/null in place of a broken stream",
     "dsocr_analyze.model.process_settings": "/dev/null in place of stdout",
-    "dsocr_analyze.model.tokenizer_file": "/dev/null in place of stderr",
+    "dsocr_analyze.model.directory": "/dev/null in place of stderr",
 }
 """Modules that open files themselves, and what."""
 

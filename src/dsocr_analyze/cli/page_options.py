@@ -14,7 +14,12 @@ from dsocr_analyze import architectures, input_files
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.cli import options, streams
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
-from dsocr_analyze.model.directory import ModelDirectory, read_config
+from dsocr_analyze.model.directory import (
+    ModelDirectory,
+    named_tokenizer_failures,
+    read_config,
+    read_tokenizer_file,
+)
 from dsocr_analyze.workload import text_parts
 
 if TYPE_CHECKING:
@@ -245,8 +250,6 @@ def _text_tokens_of(prompt: str, directory: ModelDirectory) -> int:
             f"--prompt needs {str(file)!r}, which does not exist; give --text-tokens instead"
         )
     import tokenizers
-
-    from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
 
     content = read_tokenizer_file(file)
     with named_tokenizer_failures(file):

@@ -30,7 +30,11 @@ from dsocr_analyze.input_files import opened
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.machine import allocated_at_most, kept_memory, timer_of
 from dsocr_analyze.measuring.passes import Laps, StageClock
-from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.directory import (
+    ModelDirectory,
+    named_tokenizer_failures,
+    read_tokenizer_file,
+)
 from dsocr_analyze.model.forward import blamed_on, running_unwatched
 from dsocr_analyze.model.generation import flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
@@ -41,7 +45,6 @@ from dsocr_analyze.model.process_settings import (
     quiet_transformers,
     replaced,
 )
-from dsocr_analyze.model.tokenizer_file import named_tokenizer_failures, read_tokenizer_file
 from dsocr_analyze.model.torch_calls import Value
 from dsocr_analyze.workload import IMAGE_TOKEN, PageWorkload, ViewBatch, text_parts
 
