@@ -45,7 +45,7 @@ from dsocr_analyze.kernels import Attention, Work, merged
 from dsocr_analyze.model import known_values, loading
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running
-from dsocr_analyze.trace import matrix_rules, record, recorder as recorder_module, repetition
+from dsocr_analyze.trace import matrix_rules, record, recorder as recorder_module
 from dsocr_analyze.trace.passes import recorded_flash_attention, trace_module, trace_passes
 from dsocr_analyze.trace.recorder import Recorder
 
@@ -1200,7 +1200,7 @@ def test_what_holds_more_than_tensors_and_numbers_by_layer_is_no_cache(state):
     odd, cache = Odd(), GrowingCache()
     vars(odd).update(key_cache=[], value_cache=[])
     arguments = [SimpleNamespace(**state), odd, 1, torch.ones(1), (None, (cache,))]
-    assert repetition.caches_in(arguments) == [cache]
+    assert record.caches_in(arguments) == [cache]
 
 
 DEVICES = ("meta", "cpu")

@@ -23,9 +23,8 @@ from dsocr_analyze.model.torch_calls import (
     Value,
     tensors_in,
 )
-from dsocr_analyze.trace.record import Trace, TracedCall
+from dsocr_analyze.trace.record import Alike, Trace, TracedCall
 from dsocr_analyze.trace.recorder import Recorder
-from dsocr_analyze.trace.repetition import Alike
 from dsocr_analyze.workload import AnyWorkload
 
 RunStep = Callable[[int], Trace]

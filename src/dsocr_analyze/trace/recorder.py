@@ -51,8 +51,7 @@ from dsocr_analyze.trace.operators import (
     refuse_uncountable,
     traits_of,
 )
-from dsocr_analyze.trace.record import Trace
-from dsocr_analyze.trace.repetition import Alike, FirstCall, Repetition
+from dsocr_analyze.trace.record import Alike, FirstCall, Repetition, Trace
 from dsocr_analyze.trace.rules import Call, Rule
 
 _Inputs = ParamSpec("_Inputs")
