@@ -50,6 +50,7 @@ COMMANDS: Final = (
 """In the order of the help. Each is a function in the module of its name, but for `BESIDE`."""
 
 BESIDE: Final = {
+    "archive": "sweep",
     "calibrate": "measure",
     "fit": "devices",
     "infer": "measure",

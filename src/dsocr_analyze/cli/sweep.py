@@ -1,4 +1,4 @@
-"""`dsocr-analyze sweep`: every combination of some ranges, even millions of them."""
+"""Many pages: `sweep`, every combination of some ranges, even millions, and `archive`, a list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dsocr_analyze.archive import axes, pdf_pages, setting, table_files
-from dsocr_analyze.cli import archive, options, page_options, printing, streams, words
+from dsocr_analyze.cli import options, page_options, printing, streams, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
@@ -25,6 +25,11 @@ _UNASKED_ROWS: Final = 10_000_000
 """Longer sweeps ask for confirmation."""
 
 _QUANTITY = "page_flops"
+
+_HISTOGRAMS = ("grid", "tokens")
+_BY = "Pages by crop grid, or by tokens of the prompt."
+
+_OF_PDFS = "Pixels per inch of a PDF's pages. PDFs need the extra 'pdf'."
 
 _PAGES: Final[options.Added] = {
     "pages": (
@@ -107,9 +112,7 @@ _RESULTS: Final[options.Added] = {
     "histogram": (
         Annotated[
             str | None,
-            options.option(
-                archive.HISTOGRAMS, f"{archive.BY} With --pages.", callback=options.in_any_case
-            ),
+            options.option(_HISTOGRAMS, f"{_BY} With --pages.", callback=options.in_any_case),
         ],
         None,
     ),
@@ -126,7 +129,7 @@ _RESULTS: Final[options.Added] = {
         None,
     ),
     "pdf_dpi": (
-        Annotated[int | None, options.option("DPI", f"{archive.OF_PDFS} With --pages.")],
+        Annotated[int | None, options.option("DPI", f"{_OF_PDFS} With --pages.")],
         None,
     ),
     "yes": (
@@ -325,3 +328,95 @@ def _row_writer(
         return contextlib.nullcontext()
     sys.stdout.flush()
     return table_files.BatchWriter(sys.stdout.buffer)
+
+
+# --- a list of pages -----------------------------------------------------------------------------
+
+_LENGTHS_OF_ALL: Final[options.Added] = {
+    "text_tokens": (
+        Annotated[int | None, options.option("TOKENS", options.TEXT_TOKENS)],
+        None,
+    ),
+    "max_new_tokens": (
+        Annotated[int, options.option("TOKENS", options.NEW_TOKENS)],
+        1024,
+    ),
+    "batch_size": (
+        Annotated[int, options.option("PAGES", options.BATCH)],
+        1,
+    ),
+    "pdf_dpi": (
+        Annotated[int, options.option("DPI", _OF_PDFS)],
+        pdf_pages.DEFAULT_PDF_DPI,
+    ),
+}
+"""Of pages for which the list does not say it."""
+
+_OF_TOTALS: Final[options.Added] = {
+    "output": (
+        Annotated[
+            Path | None, options.option("FILE", "One row per page, as FILE.csv or FILE.parquet.")
+        ],
+        None,
+    ),
+    "plot": (
+        Annotated[
+            Path | None,
+            options.option(
+                "FILE", "The histogram, as FILE.png or FILE.svg. Needs the extra 'plot'."
+            ),
+        ],
+        None,
+    ),
+    "histogram": (
+        Annotated[str, options.option(_HISTOGRAMS, _BY, callback=options.in_any_case)],
+        "grid",
+    ),
+    "output_format": (
+        Annotated[
+            str,
+            options.option(
+                ("table", "json"), options.FORMAT, "--format", callback=options.in_any_case
+            ),
+        ],
+        "table",
+    ),
+}
+"""What becomes of the totals."""
+
+
+def archive(
+    context: typer.Context,
+    pages: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE|FOLDER",
+            show_default=False,
+            help="The pages: a Parquet or CSV file with columns width and height (and text_tokens,"
+            " max_new_tokens), an image, a PDF, or a folder of images and PDFs.",
+        ),
+    ],
+    mode: Annotated[str | None, "modes"] = None,
+    dtype: Annotated[str, "dtypes"] = "bfloat16",
+    use_flash_attn: Annotated[str, "attentions"] = "0",
+    sliding_window: Annotated[str | None, "windows"] = None,
+    of_pages: options.Added = _LENGTHS_OF_ALL,
+    model: str | None = None,
+    arch: str | None = None,
+    config: Path | None = None,
+    results: options.Added = _OF_TOTALS,
+    quiet: bool = False,
+    strict: bool = False,
+    debug: bool = False,
+    of_time: options.Added = options.SECONDS_OF_MANY,
+) -> None:
+    """Count every page of a list, add them up, and predict the GPU-hours they take.
+
+    All pages of a batch have equal prompts; the remainder for each prompt makes a smaller batch.
+    """
+    from dsocr_analyze.cli import page_lists, time_requests
+
+    given = context.params
+    if quiet:
+        options.check_quiet({"--output": given["output"], "--plot": given["plot"]})
+    page_lists.count_list(context, time_requests.of_many_pages(context))
