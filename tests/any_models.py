@@ -68,9 +68,8 @@ class Small:
 def session_of(small: Small, folder: Path, **arguments: Any) -> DeepSeekOCRSession:
     """A session of a model, with its files in a folder."""
     stages, config = small.write(folder)
-    return DeepSeekOCRSession.from_directory(
-        ModelDirectory.of_config(config, described_architecture(stages)), **arguments
-    )
+    directory = ModelDirectory.of_config(config, described_architecture(stages))
+    return DeepSeekOCRSession.from_directory(directory, **arguments)
 
 
 def grouped_mm_flops(left: Any, right: Any, *_: Any, **__: Any) -> int:

@@ -43,9 +43,8 @@ def linear(path: str, macs: int, calls: int = 1) -> kernels.Kernel:
 
 def add(path: str, elements: int) -> kernels.Kernel:
     work = kernels.Work(vector_flops=elements, bytes_read=4 * elements, bytes_written=2 * elements)
-    return kernels.Kernel(
-        "elementwise", "add", kernels.Elements(elements), "bfloat16", "bfloat16", work, 1, path
-    )
+    dimensions = kernels.Elements(elements)
+    return kernels.Kernel("elementwise", "add", dimensions, "bfloat16", "bfloat16", work, 1, path)
 
 
 STAGES = {

@@ -258,9 +258,8 @@ def test_of_the_published_code(model, page, dtype, tmp_path):
 @dtypes
 @pytest.mark.parametrize(("model", "page"), CASES)
 def test_on_cuda(model, page, dtype):
-    session = DeepSeekOCRSession.from_directory(
-        small_directory(**model), device="cuda:0", dtype=dtype
-    )
+    directory = small_directory(**model)
+    session = DeepSeekOCRSession.from_directory(directory, device="cuda:0", dtype=dtype)
     workload = session.plan(max_new_tokens=1, **page)
     figures, agreement = session.figures(workload)  # also warms up: workspaces are there now
     torch.cuda.synchronize()

@@ -159,9 +159,8 @@ def test_a_page():
 def test_a_model_that_does_not_decode():
     report = build_report(FIGURES, None, CREATED)
     stages = {name: each for name, each in report.stages.items() if name != "decode"}
-    lines = answer_lines(
-        replace(report, total=replace(report.total, decode_step=None), stages=stages)
-    )
+    total = replace(report.total, decode_step=None)
+    lines = answer_lines(replace(report, total=total, stages=stages))
     for label, said in (
         ("passes", "batch 1: prefill pass 6.864 kFLOPs, 496 B; the model does not decode"),
         ("page", "7.228 kFLOPs, 401 B: the prefill pass alone"),

@@ -486,9 +486,8 @@ def test_sweep_with_a_list_of_pages_does_the_same(capsys, pages, result):
 
 def test_a_list_that_breaks_off_leaves_the_old_output(capsys, tmp_path):
     path, output = tmp_path / "pages.parquet", tmp_path / "costs.csv"
-    pq.write_table(
-        pa.table({"width": range(1, 99_999), "height": range(1, 99_999)}), path, row_group_size=9999
-    )
+    table = pa.table({"width": range(1, 99_999), "height": range(1, 99_999)})
+    pq.write_table(table, path, row_group_size=9999)
     content = bytearray(path.read_bytes())
     content[len(content) // 2 : len(content) // 2 + 50_000] = bytes(50_000)
     path.write_bytes(content)

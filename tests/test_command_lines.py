@@ -593,14 +593,12 @@ def folder(tmp_path_factory):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
     pq.write_table(pa.table({"width": [True], "height": [1]}), folder / "bools.parquet")
-    pq.write_table(
-        pa.table({"width": range(1, 9999), "height": range(1, 9999)}), folder / "torn.parquet"
-    )
+    table = pa.table({"width": range(1, 9999), "height": range(1, 9999)})
+    pq.write_table(table, folder / "torn.parquet")
     content = (folder / "torn.parquet").read_bytes()
     (folder / "torn.parquet").write_bytes(content[:4] + bytes(1996) + content[2000:])
-    (folder / "saved.json").write_text(
-        dump_json(analyze(mode="tiny", engine="analytic")), encoding="utf-8"
-    )
+    report = analyze(mode="tiny", engine="analytic")
+    (folder / "saved.json").write_text(dump_json(report), encoding="utf-8")
     return folder
 
 

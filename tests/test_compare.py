@@ -123,9 +123,8 @@ def test_names_that_are_given_twice_are_numbered():
 def of_architecture(name, **workload):
     model = structs.replace(FIGURES.provenance.model, architecture=name, code_digest=str(name) * 12)
     provenance = structs.replace(FIGURES.provenance, model=model)
-    return report_of(
-        replace(FIGURES, provenance=provenance, workload=replace(FIGURES.workload, **workload))
-    )
+    changed = replace(FIGURES.workload, **workload)
+    return report_of(replace(FIGURES, provenance=provenance, workload=changed))
 
 
 OTHER_PAGE = {"page": (20, 30), "base_size": 1024, "crop_mode": True}

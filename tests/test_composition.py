@@ -406,9 +406,8 @@ def test_the_blank_patch_is_as_large_as_the_base_size_and_fp32():
 @pytest.mark.exhaustive
 def test_pages_beyond_the_cache_are_cut_into_chunks():
     """So many distinct lengths that they are evaluated directly, chunk by chunk."""
-    totals = page_totals(
-        DIMENSIONS, base_size=512, whole_resolution=512, text_tokens=np.arange(1, 140_001)
-    )
+    lengths = np.arange(1, 140_001)
+    totals = page_totals(DIMENSIONS, base_size=512, whole_resolution=512, text_tokens=lengths)
     for index in (0, (1 << 16) - 1, 1 << 16, 139_999):
         assert_total(totals, index, alone(512, text_tokens=index + 1), DIMENSIONS)
 
@@ -451,9 +450,8 @@ def test_counts_are_exact_on_both_sides_of_what_64_bits_hold(argument, batch, fl
     given = {"text_tokens": 10, "max_new_tokens": 2, "batch_size": batch}
 
     def totals(value):
-        return page_totals(
-            DIMENSIONS, **ONE_VIEW, flash_attention=flash, **given | {argument: np.array([value])}
-        )
+        rows = given | {argument: np.array([value])}
+        return page_totals(DIMENSIONS, **ONE_VIEW, flash_attention=flash, **rows)
 
     fits, exact = 1, 2**40
     while exact - fits > 1:

@@ -875,9 +875,8 @@ def vendor(**changes) -> ModelDirectory:
         "num_hidden_layers": 2, "vocab_size": 1000, "n_routed_experts": 8,
         "moe_intermediate_size": 72,
     }  # fmt: skip
-    return dataclasses.replace(
-        read, config=without(read.config, ("language_config",)) | decoder | changes
-    )
+    config = without(read.config, ("language_config",)) | decoder | changes
+    return dataclasses.replace(read, config=config)
 
 
 OTHER_VISION = {

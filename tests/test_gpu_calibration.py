@@ -160,9 +160,8 @@ def test_samples_are_enough_of_every_kind_and_have_the_sizes_of_the_models(sampl
 
 
 def a_kernel(sizes, operator="linear", dtype="float16", seconds=2.0, macs=0, moved=0):
-    return MeasuredKernel(
-        Kernel("gemm", operator, sizes, dtype, dtype, Work(macs, bytes_read=moved)), seconds, False
-    )
+    kernel = Kernel("gemm", operator, sizes, dtype, dtype, Work(macs, bytes_read=moved))
+    return MeasuredKernel(kernel, seconds, False)
 
 
 @pytest.mark.parametrize(

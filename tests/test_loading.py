@@ -142,9 +142,8 @@ def test_another_config_replaces_all_but_the_files_that_are_named(path):
     assert len(load(other).module.layers) == 3
     # Of a described model, the first class that the config names, whatever its role.
     roles = {"AutoModel": "parts.Layer", "AutoModelForCausalLM": "modeling_tiny.TinyModel"}
-    described = replace(
-        directory, described=DEFAULT, config={"architectures": ["TinyModel"], "auto_map": roles}
-    )
+    config = {"architectures": ["TinyModel"], "auto_map": roles}
+    described = replace(directory, described=DEFAULT, config=config)
     assert described.class_in("AutoModel") == ("modeling_tiny.py", "TinyModel")
     bare = ModelDirectory.read(vendor_like.write(path, {"layers": 2}))
     with pytest.raises(ConfigError, match="auto_map"):

@@ -715,9 +715,8 @@ FIGURES = [
 
 def counted(figure: Figure) -> int:
     """This counter's figure; every operator that ran has a rule."""
-    trace = trace_of(
-        figure.run if isinstance(figure.run, nn.Module) else Calls(figure.run), *figure.inputs
-    )
+    net = figure.run if isinstance(figure.run, nn.Module) else Calls(figure.run)
+    trace = trace_of(net, *figure.inputs)
     assert not trace.unknown
     inside, operators = f"{figure.at}." if figure.at else "", figure.operator.split()
     work = kernels.total_work(

@@ -155,9 +155,8 @@ def test_causality_could_save_just_under_half_of_attention_under_flash_attention
 
 def test_every_step_is_announced_and_equal_records_are_merged(small_session):
     told = []
-    figures, _ = small_session.figures(
-        small_session.plan(**TINY, max_new_tokens=2), on_progress=told.append
-    )
+    workload = small_session.plan(**TINY, max_new_tokens=2)
+    figures, _ = small_session.figures(workload, on_progress=told.append)
     assert told == [
         "prefill pass", "decode step 1", "decode step over a longer cache", "analytic engine",
     ]  # fmt: skip
@@ -365,9 +364,8 @@ def test_reports_side_by_side_are_a_document_and_a_table(gundam, tiny):
 
 def test_keys_in_which_configs_differ_are_named(gundam, tmp_path):
     shutil.copytree(DEFAULT.reference, tmp_path / "m")
-    (tmp_path / "m" / "config.json").write_text(
-        json.dumps(PUBLISHED.config | {"num_experts_per_tok": 4})
-    )
+    config = PUBLISHED.config | {"num_experts_per_tok": 4}
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
     slim = analyze(model=tmp_path / "m", mode="gundam", page="a4", engine="analytic")
     found = compare({"published": gundam, "slim": slim}).config_differences
     assert [(each.key, dict(each.values)) for each in found] == [

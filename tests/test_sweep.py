@@ -456,9 +456,8 @@ def predicted(page, gpu="h100-sxm", mode=GUNDAM, dtype="bfloat16", *, flash=Fals
               prepare=None, **assumed):  # fmt: skip
     """What `predict` says of one page."""
     workload = planned(page, mode, text_tokens=text_tokens, max_new_tokens=new_tokens)
-    model = TimedModel(
-        DEFAULT, published_model().dimensions, dtype_named(dtype), flash, hardware.device(gpu)
-    )
+    dimensions = published_model().dimensions
+    model = TimedModel(DEFAULT, dimensions, dtype_named(dtype), flash, hardware.device(gpu))
     lengths = lengths or OutputLengths.fixed(new_tokens)
     assumptions = Assumptions(host, lambda _: lengths, prepare, **assumed)
     return predict(model, workload, assumptions, [concurrency])

@@ -209,9 +209,8 @@ def test_a_watching_thread_sees_every_setting_as_it_was():
         stack.callback(ended.set)
         watching = pool.map(watch, [None])
         for dtype in ("float16", "bfloat16", "float16"):
-            session = DeepSeekOCRSession.from_directory(
-                small_directory(num_hidden_layers=1), dtype=dtype
-            )
+            directory = small_directory(num_hidden_layers=1)
+            session = DeepSeekOCRSession.from_directory(directory, dtype=dtype)
             session.figures(session.plan(**SMALLEST))
     assert [*watching] == [None]
     assert len(seen) > 50

@@ -150,9 +150,8 @@ def test_both_engines(toy, page, batch_size, dtype, flash):
     session = DeepSeekOCRSession.from_directory(
         ModelDirectory.read(toy.reference), dtype=dtype, flash_attention=flash
     )
-    figures, agreement = session.figures(
-        session.plan(page=page, batch_size=batch_size, max_new_tokens=5)
-    )
+    workload = session.plan(page=page, batch_size=batch_size, max_new_tokens=5)
+    figures, agreement = session.figures(workload)
     assert (agreement.agrees, agreement.warnings) == (True, [])
     assert list(figures.stages) == ["sam", "projector", "prefill", "decode"]
 

@@ -91,9 +91,8 @@ def test_depth_cuts_and_stage_keeps_what_it_owns_and_what_is_above():
     kept, owned = prune(root, stage="projector"), ["model.projector", "model.projector.0"]
     assert [*params(prune(root, depth=1))] == ["", "model", "lm_head"]
     assert ([*params(kept)], prune(root, stage="sam")) == (["", "model", *owned], None)
-    document = tree_document(
-        FIGURES.provenance.model, kept, stage="projector", workload=None, options={}
-    )
+    source = FIGURES.provenance.model
+    document = tree_document(source, kept, stage="projector", workload=None, options={})
     assert [row.name for row in document.modules] == owned
 
 
