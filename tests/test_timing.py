@@ -619,11 +619,11 @@ def simulated(clients, times, pages, *, seed=0, spread=0.0):
         count = len(running)
         if ready and ready[0] <= now:
             ready.popleft()
-            carried = times.chunks * float(times.carried[count - 1]) if count else 0.0
+            carried = times.chunks * float(times.carried[count])
             seconds, tokens = times.prefill + carried, times.chunks
             new = [round(times.steps * (1 + spread * draw.uniform(-1, 1)))]
         elif running:
-            seconds, tokens, new = float(times.step[count - 1]), 1, []
+            seconds, tokens, new = float(times.step[count]), 1, []
         else:
             now = ready[0]
             continue
@@ -642,7 +642,7 @@ def drawn_times(random, clients):
     def between(low, high):
         return 10 ** random.uniform(low, high)
 
-    sequences = np.arange(1, clients + 1)
+    sequences = np.arange(clients + 1)
     one, growth = between(-3, -1.7), between(-3, -0.7)
     step = one * (1 + growth * (sequences - 1))
     carried = np.minimum(one * between(-2.5, -0.7) * sequences * min(1, 3 * growth), step)
@@ -650,7 +650,7 @@ def drawn_times(random, clients):
     prefill = max(chunks * one, steps * one * between(-2.5, 0))
     prepare = random.choice([0, between(-2.5, 0.3) * (prefill + steps * one / 4)])
     workers = random.choice([1, 2, 4, 8])
-    return LoopTimes(prepare, workers, prefill, chunks, float(steps), step, carried)
+    return LoopTimes(prepare, workers, prefill, chunks, float(steps), sequences, step, carried)
 
 
 def any_times(clients):
@@ -659,8 +659,9 @@ def any_times(clients):
 
 def constant_times(clients, *, prepare=0.0, workers=1, prefill=0.1, chunks=1, steps=100.0):
     """Times that do not depend on how many sequences run."""
-    every = np.ones(clients)
-    return LoopTimes(prepare, workers, prefill, chunks, steps, 0.01 * every, 0.001 * every)
+    sequences = np.arange(clients + 1)
+    step, carried = 0.01 * np.ones(clients + 1), 0.001 * (sequences > 0)
+    return LoopTimes(prepare, workers, prefill, chunks, steps, sequences, step, carried)
 
 
 def steady(clients, times):
@@ -698,7 +699,7 @@ def test_the_simulator_alone_is_right_by_hand():
 
     The first sequence has 5 tokens to go, of which the second page's pass gives one.
     """
-    two = LoopTimes(0.0, 1, 3.0, 1, 5.0, np.array([1.0, 2.0]), np.array([1.0, 1.0]))
+    two = LoopTimes(0.0, 1, 3.0, 1, 5.0, np.arange(3), np.arange(3.0), np.array([0.0, 1.0, 1.0]))
     assert simulated(2, two, 1) == [3 + (3 + 1) + 4 * 2]
 
 
@@ -733,7 +734,7 @@ def test_what_is_slow_alone_gives_the_rate(clients, times, rate, within):
 @pytest.mark.exhaustive
 @given(any_times(1))
 def test_one_client_takes_every_part_alone(times):
-    decode = times.steps * times.step[0]
+    decode = times.steps * times.step[1]
     alone = times.prepare + times.prefill + decode
     parts = [1 / alone, times.prepare + times.prefill, decode, 1]
     assert steady(1, times)[:4] == pytest.approx(parts, rel=1e-12, abs=1e-12 * alone)
@@ -751,10 +752,9 @@ def test_laws_of_a_loop(times, clients):
     assert 1 <= point.running <= clients
     assert rate * times.prepare <= times.workers * (1 + 1e-9)
     # A pass carries at most the other clients' sequences, a step runs at most all of them.
-    best_step = min(times.step[n] / (n + 1) for n in range(clients))
+    best_step = min(times.step[n] / n for n in range(1, clients + 1))
     others = min(
-        (times.chunks * times.carried[n - 1] if n else 0.0)
-        + max(0.0, times.steps - n * times.chunks) * best_step
+        times.chunks * times.carried[n] + max(0.0, times.steps - n * times.chunks) * best_step
         for n in range(clients)
     )
     assert rate * (times.prefill + others) <= 1 + 1e-9
@@ -779,12 +779,14 @@ def test_each_of_many_is_what_it_is_alone_and_as_many_run_as_others_come_by():
     The balance itself: throughput, decode steps and running sequences agree.
     """
     drawn, n = np.random.default_rng(7), 400
-    growth = 1 + drawn.uniform(0.001, 0.3, (4, 1)) * np.arange(9)
+    sequences = np.arange(10)
+    growth = 1 + drawn.uniform(0.001, 0.3, (4, 1)) * sequences
     times = LoopTimes(
         prepare=drawn.choice([0.0, 0.02, 0.4], n), workers=2,
         prefill=drawn.uniform(0.02, 0.2, n), chunks=drawn.integers(0, 3, n),
-        steps=drawn.choice([0.0, 1.0, 30.0, 900.0], n), step=0.004 * growth,
-        carried=0.0005 * growth, table=drawn.integers(0, 4, n),
+        steps=drawn.choice([0.0, 1.0, 30.0, 900.0], n), sequences=sequences,
+        step=0.004 * growth, carried=0.0005 * growth * (sequences > 0),
+        table=drawn.integers(0, 4, n),
     )  # fmt: skip
     clients = drawn.integers(1, 10, n)
     found = closed_loop(clients, times)
@@ -792,7 +794,8 @@ def test_each_of_many_is_what_it_is_alone_and_as_many_run_as_others_come_by():
         count, table = clients[row], times.table[row]
         alone = steady(count, LoopTimes(
             times.prepare[row], 2, times.prefill[row], times.chunks[row], times.steps[row],
-            times.step[table, :count], times.carried[table, :count],
+            sequences[: count + 1], times.step[table, : count + 1],
+            times.carried[table, : count + 1],
         ))  # fmt: skip
         assert [part[row] for part in found] == pytest.approx([*alone], rel=1e-9, abs=1e-12)
     others = found.pages_per_second * (clients - 1) / clients

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from operator import attrgetter
@@ -21,7 +21,14 @@ from dsocr_analyze.tape import Size
 from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.kernel_seconds import Duration, Figure, Floats, mean_step, total_duration
-from dsocr_analyze.timing.serving import Integers, LoopPoint, LoopTimes, ServedModel, closed_loop
+from dsocr_analyze.timing.serving import (
+    Integers,
+    LoopPoint,
+    LoopTimes,
+    ServedModel,
+    closed_loop,
+    running_counts,
+)
 from dsocr_analyze.workload import PageWorkload
 
 __all__ = ["ManyPages", "PageTimer", "PageTimes", "TimedModel"]
@@ -205,8 +212,8 @@ class PageTimes(ABC):
 
 # --- serving ---------------------------------------------------------------------------------
 
-_STEPS: Final = 1 << 16
-"""Decode steps evaluated at once: numbers of keys times numbers of sequences."""
+_LOOPS: Final = 2048
+"""Pages whose loops are solved at once: some 60 steps are priced for each number of keys."""
 
 
 class _ServedTimes(PageTimes):
@@ -242,11 +249,13 @@ class _ServedTimes(PageTimes):
         clients = np.maximum(1, np.minimum(pages.concurrency, self.fitting)).astype(np.int64)
         chunks = self._served.chunks(self._prompt) * self._served.server.mixes_prefill
         point = LoopPoint(*np.zeros((5, len(pages))))
-        for rows, keys, table in _by_keys(self._keys, clients):
-            step, carried = self._steps(keys, int(clients[rows].max()))
+        order, parts = np.argsort(self._keys, kind="stable"), 1 + len(pages) // _LOOPS
+        for rows in np.array_split(order, parts):
+            keys, table = np.unique(self._keys[rows], return_inverse=True)
+            sequences = running_counts(int(clients[rows].max(initial=1)))
             times = LoopTimes(
                 0.0 if assumed.is_offline else pages.prepare[rows], assumed.workers, prefill[rows],
-                chunks[rows], self.steps[rows], step, carried, table,
+                chunks[rows], self.steps[rows], sequences, *self._steps(keys, sequences), table,
             )  # fmt: skip
             for column, values in zip(point, closed_loop(clients[rows], times), strict=True):
                 column[rows] = values
@@ -269,17 +278,15 @@ class _ServedTimes(PageTimes):
         self.gpu_seconds = gpu_seconds
         self._together = np.maximum(1, np.rint(point.running)).astype(np.int64)
 
-    def _steps(self, keys: Integers, most: int) -> tuple[Floats, Floats]:
-        """Seconds of a step of 1 to `most` sequences and of its attention, `[keys, most]`."""
-        sequences = np.arange(1, most + 1)
-        duration = self._served.step(sequences[None, :], keys[:, None])
+    def _steps(self, keys: Integers, sequences: Integers) -> tuple[Floats, Floats]:
+        """Seconds of a step of so many sequences and of its attention, `[keys, sequences]`."""
+        duration = self._served.step(np.maximum(1, sequences)[None, :], keys[:, None])
         attention = sum(
             seconds
             for kind, seconds in duration.kinds.items()
             if kind.kind.startswith("generation_attention")
         )
-        shape = (len(keys), most)
-        return np.broadcast_to(duration.seconds, shape), np.broadcast_to(attention, shape)
+        return np.asarray(duration.seconds), np.asarray(attention * (sequences > 0), np.float64)
 
     @property
     def memory_bytes(self) -> Integers:
@@ -320,19 +327,6 @@ class _ServedTimes(PageTimes):
     def decode(self) -> Duration:
         step = self._served.step(1, int(self._keys[0]))
         return self.timer.correction.corrected(step.times(float(self.steps[0])), "per_token")
-
-
-def _by_keys(keys: Integers, running: Integers) -> Iterator[tuple[Integers, Integers, Integers]]:
-    """Rows in batches of one step table each, distinct keys, and each row's place among those."""
-    distinct, place = np.unique(keys, return_inverse=True)
-    order = np.argsort(place, kind="stable")
-    ends = np.cumsum(np.bincount(place, minlength=len(distinct)))
-    size = max(1, _STEPS // int(running.max(initial=1)))
-    for first in range(0, len(distinct), size):
-        begin = int(ends[first - 1]) if first else 0
-        last = min(first + size, len(distinct))
-        rows = order[begin : int(ends[last - 1])]
-        yield rows, distinct[first:last], place[rows] - first
 
 
 def _weighted(duration: Duration, place: Integers, weights: Integers | Floats) -> Duration:

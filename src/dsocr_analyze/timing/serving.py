@@ -13,6 +13,7 @@ bisects on their number.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -31,7 +32,15 @@ from dsocr_analyze.timing.kernel_seconds import Duration, Figure, Floats, kernel
 from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 
-__all__ = ["Integers", "LoopPoint", "LoopTimes", "ServedModel", "closed_loop", "stretch_times"]
+__all__ = [
+    "Integers",
+    "LoopPoint",
+    "LoopTimes",
+    "ServedModel",
+    "closed_loop",
+    "running_counts",
+    "stretch_times",
+]
 
 Integers = NDArray[np.int64]
 
@@ -179,11 +188,8 @@ def stretch_times(stretches: Iterable[tuple[Figure, Figure]]) -> Iterator[Figure
 # --- closed loops -----------------------------------------------------------------------------
 
 
-_HALVINGS: Final = 60
-_LOOPS: Final = 8192
-"""Loops solved at once, so that their arrays stay in the CPU cache."""
-_CELLS: Final = 1 << 18
-"""The same limit for loops times sequences."""
+_HALVINGS: Final = 24
+"""Finer than steps are known by far."""
 
 
 class LoopTimes(NamedTuple):
@@ -198,12 +204,24 @@ class LoopTimes(NamedTuple):
     """Passes in its prefill that also decode the running sequences, or 0."""
     steps: Figure
     """Mean decode steps per page."""
+    sequences: Integers
+    """Ascending from 0, to the most clients at least, `[S]`."""
     step: Floats
-    """A decode step of 1, 2, ... sequences, `[C]` or `[tables, C]`."""
+    """A decode step of so many sequences, `[S]` or `[tables, S]`; the first is not used."""
     carried: Floats
-    """What that many running sequences add to a prefill chunk, same shape."""
+    """What so many running sequences add to a prefill chunk, same shape; the first is 0."""
     table: Size = 0
     """The loop's table."""
+
+    def at(self, values: Floats, running: Floats) -> Floats:
+        """`step` or `carried` between numbers of sequences, `[n, ...]`."""
+        before = np.searchsorted(self.sequences, running, side="right") - 1
+        before = np.minimum(before, len(self.sequences) - 2)
+        low, high = self.sequences[before], self.sequences[before + 1]
+        table = np.reshape(self.table, (-1, *[1] * (running.ndim - 1)))
+        first, last = (np.atleast_2d(values)[table, place] for place in (before, before + 1))
+        found: Floats = first + (running - low) / (high - low) * (last - first)
+        return found
 
 
 class LoopPoint(NamedTuple):
@@ -225,31 +243,21 @@ class LoopPoint(NamedTuple):
         return self.first_token + self.decode
 
 
+def running_counts(most: int) -> Integers:
+    """Numbers of sequences at which steps are priced: 0, all up to 8, then four an octave."""
+    octaves = np.arange(3, 3.25 + math.log2(max(8, most)), 0.25)
+    return np.concatenate([np.arange(8), np.rint(2**octaves).astype(np.int64)])
+
+
 def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
-    """Steady states of `[n]` loops; `step` and `carried` cover the most clients at least."""
-    tables = map(np.ascontiguousarray, (times.step, times.carried))
-    step, carried = map(np.atleast_2d, tables)
-    of_loops = (times.prepare, times.prefill, times.chunks, times.steps, times.table)
-    columns = np.broadcast_arrays(clients.astype(np.float64), *of_loops)
-    size, points = max(1, min(_LOOPS, _CELLS // step.shape[1])), []
-    for begin in range(0, len(clients), size):
-        some, prepare, prefill, chunks, steps, table = (
-            each[begin : begin + size] for each in columns
-        )
-        points.append(_balanced(some, LoopTimes(
-            prepare, times.workers, prefill, chunks, steps, step, carried, table
-        )))  # fmt: skip
-    return LoopPoint(*map(np.concatenate, zip(*points, strict=True)))
-
-
-def _balanced(clients: Floats, times: LoopTimes) -> LoopPoint:
-    """Some loops, solved together; all of their times are arrays, `[n]` and `[tables, C]`."""
+    """Steady states of `[n]` loops."""
     with np.errstate(all="ignore"):  # infinity marks what is impossible
         gpu_seconds = _least_gpu_seconds(clients, times)
-        capacity = np.minimum(times.workers / times.prepare, 1 / gpu_seconds)
-        alone = times.prepare + times.prefill + times.steps * times.step[times.table, 0]
+        capacity = np.minimum(times.workers / np.asarray(times.prepare), 1 / gpu_seconds)
+        first_step = times.at(times.step, np.ones(len(clients)))
+        alone = times.prepare + times.prefill + times.steps * first_step
         most = np.minimum(clients / alone, capacity)
-        low, high = np.zeros_like(most), np.ones_like(most)
+        low, high = np.zeros(len(clients)), np.ones(len(clients))
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             point = _point_at(middle, most, gpu_seconds, clients, times)
@@ -258,34 +266,34 @@ def _balanced(clients: Floats, times: LoopTimes) -> LoopPoint:
             is_possible = (rate <= most) & (point.page <= clients / rate)
             low = np.where(is_possible, middle, low)
             high = np.where(is_possible, high, middle)
-        found = _point_at(low, most, gpu_seconds, clients, times)
+        part = np.where(clients == 1, 1.0, low)
+        found = _point_at(part, most, gpu_seconds, clients, times)
     # Before its first token, a page waits at whichever of the CPU and the GPU is saturated.
     return found._replace(first_token=clients / found.pages_per_second - found.decode)
 
 
-def _least_gpu_seconds(clients: Floats, times: LoopTimes) -> Floats:
+def _least_gpu_seconds(clients: Integers, times: LoopTimes) -> Floats:
     """Least GPU seconds per page, over all numbers of sequences running together."""
-    sequences = np.arange(1, times.step.shape[1] + 1)
-    is_run = sequences <= clients[:, None]
-    each = (times.step / sequences)[times.table]
-    least_step = np.where(is_run, each, np.inf).min(axis=1)
-    carried = np.insert(times.carried[:, :-1], 0, 0.0, axis=1)[times.table]
-    chunks = np.asarray(times.chunks)[:, None]
-    left = np.maximum(0.0, np.asarray(times.steps)[:, None] - chunks * (sequences - 1))
-    page = chunks * carried + left * least_step[:, None]
-    least: Floats = times.prefill + np.where(is_run, page, np.inf).min(axis=1)
+    sequences = np.minimum(np.maximum(1, times.sequences), clients[:, None])
+    least_step = (times.at(times.step, sequences) / sequences).min(axis=1, keepdims=True)
+    carried, (chunks, steps) = (
+        times.at(times.carried, sequences - 1),
+        (np.reshape(each, (-1, 1)) for each in (times.chunks, times.steps)),
+    )
+    left = np.maximum(0.0, steps - chunks * (sequences - 1))
+    least: Floats = times.prefill + (chunks * carried + left * least_step).min(axis=1)
     return least
 
 
 def _point_at(
-    part: Floats, most: Floats, gpu_seconds: Floats, clients: Floats, times: LoopTimes
+    part: Floats, most: Floats, gpu_seconds: Floats, clients: Integers, times: LoopTimes
 ) -> LoopPoint:
     """The loops' state when a fraction `part` of the other clients' sequences are running.
 
     If there are none, it is a fraction of the largest rate. Impossible seconds are infinite.
     """
     beside = part * (clients - 1) * (times.steps > 0)
-    step, carried, carries = _read(beside, times)
+    step, carried = (times.at(each, 1 + beside) for each in (times.step, times.carried))
     # Every prefill pass of another page costs its own time and saves one step per chunk.
     lost = times.prefill + times.chunks * (carried - step)
     others = beside / (times.steps * step + beside * lost)
@@ -295,7 +303,7 @@ def _point_at(
     slowed = 1 - others * lost
     decode = np.where((slowed > 0) & (rate >= 0), times.steps * step / slowed, np.inf)
     # Its own prefill pass also decodes the other running sequences.
-    prefill = times.prefill + times.chunks * carries
+    prefill = times.prefill + times.chunks * times.at(times.carried, beside)
     busy = others * prefill
     decoding = np.minimum(1.0, others * decode)
     wait = (busy * prefill / 2 + decoding * (1 - busy) * step / 2) / (1 - busy)
@@ -307,21 +315,3 @@ def _point_at(
     queued = occupied ** (np.sqrt(2 * (workers + 1)) - 1) / (workers * (1 - occupied))
     prepared = np.where(occupied < 1, prepare * (1 + queued / 2), np.inf)
     return LoopPoint(rate, prepared + wait + prefill, decode, 1 + beside, gpu_seconds)
-
-
-def _read(beside: Floats, times: LoopTimes) -> tuple[Floats, Floats, Floats]:
-    """Seconds of a step and of carrying at 1 + `beside` sequences, and of carrying `beside`.
-
-    Interpolates between whole numbers of sequences; carrying none takes no time.
-    """
-    width = times.step.shape[1]
-    whole = np.minimum(beside.astype(np.int64), width - 1)
-    part, first = beside - whole, times.table * width
-    at, after = first + whole, first + np.minimum(whole + 1, width - 1)
-    step, here = times.step.take(at), times.carried.take(at)
-    before = np.where(whole > 0, times.carried.take(np.maximum(at - 1, 0)), 0.0)
-    return (
-        step + part * (times.step.take(after) - step),
-        here + part * (times.carried.take(after) - here),
-        before + part * (here - before),
-    )
