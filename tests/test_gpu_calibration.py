@@ -606,7 +606,9 @@ def test_the_page_takes_what_was_measured(read, kind, sizes, dtype, seconds_of, 
     assert priced.seconds.item() == seconds_of(timed)
     [error] = priced.errors
     assert (error.kind, error.p90, error.assumed) == (f"{kind}.{dtype}", p90, False)
-    assert kernel_seconds([kernel], read(GPU)).errors[0].assumed
+    [other] = kernel_seconds([kernel], read(GPU)).errors
+    # Products in fp32 were published nowhere, attention with a bias was.
+    assert (other.p90, other.assumed) == ((0.3, False) if "attention" in kind else (0.5, True))
 
 
 class TestFloat32:

@@ -12,6 +12,7 @@ from dsocr_analyze.architectures.views import PixelWork, pixel_work, pixel_work_
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections
 from dsocr_analyze.timing.runtimes import CHANNELS, NATIVE, Host, Precision
+from dsocr_analyze.timing.sam_kernels import SAM_SENTENCE
 from dsocr_analyze.workload import LARGEST_COUNT
 
 if TYPE_CHECKING:
@@ -308,11 +309,12 @@ class Assumptions:
 
     def _runtime_sentences(self) -> list[str]:
         if self.host.is_eager:
-            return ["a batch runs until its longest page ends; no autocast"]
+            return [f"a batch runs until its longest page ends; no autocast; {SAM_SENTENCE}"]
         sentences = [
             "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"
             " prefill passes run between decode steps"
             + (" and also decode the running sequences" if self.host.mixes_prefill else "")
+            + f"; {SAM_SENTENCE}"
         ]
         weights, cache = self.precision
         if weights:

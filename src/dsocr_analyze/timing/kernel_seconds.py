@@ -26,6 +26,7 @@ from dsocr_analyze.kernels import Attention, Convolution, Dimensions, Experts, G
 from dsocr_analyze.tape import Size
 from dsocr_analyze.timing import Bound, Interval
 from dsocr_analyze.timing.runtimes import NATIVE, Precision
+from dsocr_analyze.timing.sam_kernels import STRIDED_PS, strided_elements
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.cpu_kernels import CpuKernels
@@ -63,13 +64,17 @@ _RECORDED_SIZE: Final = 2
 _FLOAT32_SHARE: Final = 0.5
 """Of the fp32 rate; assumed for products in fp32 that the profile lacks."""
 
-_MASKED_SHARE: Final = 0.33
+_MASKED_SHARE: Final = 0.38
 """Of the `mma.sync` rate; of attention with a bias tensor on whole blocks that the profile lacks.
 
-`fmha_cutlassF_bf16_aligned_64x64` on SAM's windows, 160.7 us on an RTX 5090
-(github.com/CodeGandee/llm-perf-opt, reports/20251107-dsocr).
+Fitted by `benchmarks/bench_sam.py` to published times on an A100. By a profile, 0.32 on an RTX 5090
+at its base clock, 84 % of the boost clock: `fmha_cutlassF_bf16_aligned_64x64` on SAM's windows in
+six views, 160.7 us (github.com/CodeGandee/llm-perf-opt, reports/20251107-dsocr).
 """
 _MASKED_BLOCK: Final = 64
+_BIAS_ALIGNED: Final = 8
+_PADDED_BYTES: Final = 6
+"""Per score whose row has another length: filled, read and written (attention.cpp: `pad_bias`)."""
 
 
 class KindError(NamedTuple):
@@ -88,7 +93,10 @@ class KindError(NamedTuple):
 _FLOAT32_ERROR: Final = KindError("gemm.float32", 0.5, extrapolated=False, assumed=True)
 HOST_ERROR: Final = KindError("host", 0.5, extrapolated=False, assumed=True)
 """Accuracy of the host's time, assumed."""
-_MASKED_ERROR: Final = KindError("masked_attention", 0.5, extrapolated=False, assumed=True)
+_MASKED_ERROR: Final = KindError("masked_attention", 0.3, extrapolated=False, assumed=False)
+"""SAM's by `benchmarks/bench_sam.py` with a GPU left out, all of it laid to attention."""
+_UNLIKE_AMPERE: Final = KindError("masked_attention", 0.6, extrapolated=True, assumed=True)
+"""Where kernels for Ampere fall short of the peak: none was measured, and cuDNN's may run."""
 
 
 class KernelSeconds(NamedTuple):
@@ -264,7 +272,7 @@ class _Group:
     def __init__(
         self, members: Sequence[Kernel], device: Device, precision: Precision, cold: bool
     ) -> None:
-        self.device, self.cold, self.width = device, cold, _shape(members)
+        self.members, self.device, self.cold, self.width = members, device, cold, _shape(members)
         self.works = [*map(attrgetter("work"), members)]
         self.sizes = [*map(_product_of, map(attrgetter("dimensions"), members))]
         self.kind, self.dtype = kind_of(members[0].dimensions), members[0].dtype
@@ -295,6 +303,10 @@ class _Group:
         values = [*map(attrgetter(name), sources)]
         if {*map(type, values)} <= {int, bool}:
             return np.array(values, np.float64).reshape(-1, *[1] * len(self.width))
+        return self.broadcast(values)
+
+    def broadcast(self, values: Iterable[object]) -> Floats:
+        """Values of the kernels, `[kernels, *width]`."""
         return np.array([*map(partial(np.broadcast_to, shape=self.width), values)], np.float64)
 
     def rate(self) -> float:
@@ -326,7 +338,8 @@ class _Group:
             rate = _FLOAT32_SHARE * self.rate()
             return moved + 2 * self.column("macs") / rate, _FLOAT32_ERROR
         if kind == "masked_attention" and not device.is_measured(kind):
-            return self._masked_attention(), _MASKED_ERROR
+            error = _MASKED_ERROR if device.gpu.mma_share == 1 else _UNLIKE_AMPERE
+            return self._masked_attention(), error
         if kind == "movement":
             dtype, sizes = device.gpu.tensor_dtype, {"moved": np.maximum(1.0, self.recorded)}
         elif kind == "masked_attention":
@@ -335,6 +348,9 @@ class _Group:
         seconds = device.seconds(
             kind, sizes, dtype, weights_dtype=self.weights, kv_dtype=self.cache, cold=self.is_cold
         )
+        if kind == "movement":
+            strided = self.broadcast(map(strided_elements, self.members))
+            seconds = seconds + STRIDED_PS * 1e-12 * strided
         name = f"{kind}.{self.weights or self.cache or dtype}"
         return seconds, KindError(name, found.p90, found.extrapolated, found.assumed)
 
@@ -345,7 +361,8 @@ class _Group:
         flops = 2 * batch * heads * _MASKED_BLOCK**2 * blocks * width
         rate = _MASKED_SHARE * self.device.gpu.mma_share * self.rate()
         seconds: Floats = np.maximum(flops / rate, self.device.elementwise_seconds(self.recorded))
-        return seconds
+        copied = self.device.elementwise_seconds(_PADDED_BYTES * batch * heads * queries * keys)
+        return seconds + np.where(keys % _BIAS_ALIGNED, copied, 0.0)
 
 
 # --- time on a stream ------------------------------------------------------------------------
