@@ -51,9 +51,6 @@ _OVERVIEWS: Final = (
 _WITHOUT_MODEL: Final = ("commands.md", "seconds.md", "tasks.md")
 """Documents for which no model is traced."""
 
-_MOST_LINES: Final = 100
-"""No signature is longer."""
-
 _IN_MODEL: Final = re.compile(r"^In the model: .*$", re.M)
 _CASES: Final = re.compile(
     r"^<!-- cases (?:of (?P<decoder>\w+)(?: with (?P<changes>\{.*\}))?:)?(?P<paths>.*) -->$", re.M
@@ -284,8 +281,8 @@ def _without_body(function: Callable[..., Any]) -> str:
     """A function's source up to its body."""
     function = inspect.unwrap(function)
     lines, start = inspect.findsource(function)
-    # `inspect.getsource` would read all tokens, to find an end that is not needed.
-    source = re.sub(r"  # .*$", "", "".join(lines[start : start + _MOST_LINES]), flags=re.M)
+    # `inspect.getsource` would read all tokens for the end; no signature has a hundred lines.
+    source = re.sub(r"  # .*$", "", "".join(lines[start : start + 100]), flags=re.M)
     opening = textwrap.dedent(re.split(r":(?: \.\.\.)?$", source, maxsplit=1, flags=re.M)[0])
     # Names of constants say nothing to a reader.
     value = function.__globals__.__getitem__
