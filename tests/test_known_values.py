@@ -193,6 +193,17 @@ def test_a_value_is_as_it_was_when_it_was_asked_for():
 
 
 @pytest.mark.usefixtures("known")
+def test_a_value_is_forgotten_before_its_writes_would_fill_the_stack():
+    x = on_meta(3)
+    for number in range(128):
+        x[0] = number
+    assert told(x) == [127, 1, 2]
+    for number in range(1000):
+        x[1] = number
+        assert told(x) is None
+
+
+@pytest.mark.usefixtures("known")
 def test_tensors_with_values_are_left_alone():
     x = torch.tensor([1.0, 2.0])
     assert ((x * 2).sum().item(), x.cpu() is x) == (6, True)

@@ -48,6 +48,9 @@ _EQUALITY = frozenset({torch.eq, torch.Tensor.eq, torch.Tensor.__eq__})
 _FILL_ARGUMENT = {torch.full: 1, torch.full_like: 1, torch.Tensor.new_full: 2}
 """Position of the fill value among the arguments."""
 
+_MOST_WRITES: Final = 128
+"""After more, a tensor's value is forgotten: each is computed in the frames of the next."""
+
 _ASSIGN: Final = torch.Tensor.__setitem__
 _FILLS: Final = bool | int | float | complex
 _REPEATS = frozenset({torch.repeat_interleave, torch.Tensor.repeat_interleave})
@@ -314,14 +317,15 @@ def _deferred(func: Function, args: Arguments, kwargs: Keywords) -> _Compute | N
     is_computed = func in _RANGES or func is torch.Tensor.to
     for tensor in tensors_in((*args, *kwargs.values())):
         if tensor.is_meta:
-            if known_value(tensor) is None:
+            if known_value(tensor) is None or tensor._version > _MOST_WRITES:
                 return None
             is_computed = True
     if not is_computed or getattr(func, "__name__", "").startswith(_WITHOUT_VALUE):
         return None
     if func in _RANGES:
         kwargs = {**kwargs, "device": torch.device("cpu")}
-    return frozen([[*args], [*kwargs], [*kwargs.values()]])
+    with uncounted():
+        return frozen([[*args], [*kwargs], [*kwargs.values()]])
 
 
 def _copied(value: Any) -> Any:
@@ -334,8 +338,7 @@ def frozen(argument: Any) -> _Compute:
     """What returns the present value, on the CPU, of an argument of known values."""
     if isinstance(argument, torch.Tensor):
         if not argument.is_meta:
-            with uncounted():
-                value = argument.clone()
+            value = argument.clone()
             return lambda: value
         known = known_value(argument)
         assert known is not None, "computed from known values alone"
