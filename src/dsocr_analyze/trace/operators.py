@@ -96,7 +96,8 @@ def _put(call: Call) -> int:
     target, indices = call.args[0], [*filter(torch.is_tensor, call.args[1])]
     if {torch.bool, torch.uint8} & {*map(attrgetter("dtype"), indices)}:
         return occupied_bytes(target)
-    elements = math.prod(torch.broadcast_shapes(*map(attrgetter("shape"), indices)))
+    sizes = zip_longest(*(reversed(each.shape) for each in indices), fillvalue=1)
+    elements = math.prod(max(each) if min(each) else 0 for each in sizes)
     for index, size in zip_longest(call.args[1], target.shape):
         if index is None:
             elements *= size
