@@ -199,6 +199,9 @@ ODD = ("12", True, float("nan"), 10**400)
         ([*NUMBERS, (SGLANG, "mean_e2e_latency_ms")],
          (*ODD, 0, -3, [1], {"a": 1}, float("inf"), 1e300),
          "result.json.*{path} is .*a number above 0"),
+        ([(VLLM, "mean_e2el_ms"), (GENAI, "time_to_first_token.avg"),
+          (MM, "mm_processor_stats.preprocessor_total_ms.mean")], (1e9,),
+         "{path} is 1000000000.0; it must be a number above 0 and below .* s"),
         ([*COUNTS, (VLLM, "max_concurrency"), (GENAI, "request_count.avg")],
          (*ODD, 0, -1, 1.5, []), "result.json.*{path} is .*a whole number, 1 or more"),
         ([*NUMBERS, *COUNTS], (..., None), "lacks {path}, a "),
@@ -365,17 +368,27 @@ def test_the_server_is_that_of_the_file_or_given(engine, own, given, version, ex
         assert server == expected
 
 
-@pytest.mark.parametrize("more", [{}, {"completed": 98, "failed": 2}])
-def test_measured_preprocessing_takes_the_place_of_the_estimate(tmp_path, more):
+@pytest.mark.parametrize(
+    ("more", "milliseconds", "check"),
+    [
+        ({}, 87.0, ""), ({"completed": 98, "failed": 2}, 87.0, ""),
+        ({"mm_processor_stats": {"total_time": {"mean": 1.5}}}, 1.5,
+         ", so check that the requests were this page"),
+    ],
+)  # fmt: skip
+def test_measured_preprocessing_takes_the_place_of_the_estimate(
+    tmp_path, more, milliseconds, check
+):
     served, [prepared] = read(tmp_path, VLLM), read(tmp_path, MM | more)
     request = TimeRequest([H100], [Assumptions(SERVER), Assumptions(EAGER, workers=2)], [1])
     assert with_preprocessing(request, served, DEFAULT, PAGE) == request
     for job in with_preprocessing(request, [*served, prepared], DEFAULT, PAGE).jobs:
-        assert job.preprocess_seconds == pytest.approx(0.087)
+        assert job.preprocess_seconds == pytest.approx(milliseconds / 1e3)
         assert job.sentences("")[1].startswith("; ".join((
-            "preprocessing takes 87.0 ms of CPU per page (measured by vllm bench mm-processor over"
-            f" {prepared.requests} requests, result.json",
-            f"{1e3 * estimated_preprocessing(DEFAULT, PAGE):.1f} ms estimated from its pixels",
+            f"preprocessing takes {milliseconds} ms of CPU per page (measured by vllm bench"
+            f" mm-processor over {prepared.requests} requests, result.json",
+            f"{1e3 * estimated_preprocessing(DEFAULT, PAGE):.1f} ms estimated from its"
+            f" pixels{check}",
             *prepared.doubts(),
         )))  # fmt: skip
     with pytest.raises(BenchmarkError, match="all measure preprocessing; give one"):

@@ -286,12 +286,15 @@ def with_preprocessing(
         files = " and ".join(each.where for each in measured)
         raise BenchmarkError(f"{files} all measure preprocessing; give one of them")
     for each in measured:
+        seconds, expected = each.means["preprocess_seconds"], estimated_preprocessing(
+            architecture, workload
+        )  # fmt: skip
+        is_far = not 1 / LARGEST_FACTOR <= seconds / expected <= LARGEST_FACTOR
+        check = ", so check that the requests were this page" if is_far else ""
         origin = "; ".join((
             f"measured by {each.program} over {each.requests:,} requests, {each.file}",
-            f"{1e3 * estimated_preprocessing(architecture, workload):.1f} ms estimated from its"
-            " pixels", *each.doubts(),
+            f"{1e3 * expected:.1f} ms estimated from its pixels{check}", *each.doubts(),
         ))  # fmt: skip
-        seconds = each.means["preprocess_seconds"]
         request = replace(request, jobs=[
             replace(job, preprocess_seconds=seconds, preprocess_origin=origin)
             for job in request.jobs

@@ -164,6 +164,7 @@ def _results(named: str, text: str) -> list[tuple[_Fields, str]]:
 
 
 _LARGEST: Final = 1e15
+_LONGEST_SECONDS: Final = 1e6
 _SHOWN: Final = 60
 _IN_A_SECOND: Final = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 _VERSION: Final = re.compile(r"(?=.{1,64}$)v?[0-9]+(\.[0-9a-z+-]+)+", re.ASCII | re.IGNORECASE)
@@ -217,11 +218,13 @@ class _Fields:
         return float(value)
 
     def seconds(self, key: str) -> float:
-        """The positive time under a key."""
+        """The positive time under a key, below a million seconds."""
         unit = (self.text("unit", "unit") if self.path else None) or "ms"
         if unit not in _IN_A_SECOND:
             raise self.wrong("unit", f"one of {', '.join(_IN_A_SECOND)}")
-        return self.number(key) / _IN_A_SECOND[unit]
+        if (seconds := self.number(key) / _IN_A_SECOND[unit]) >= _LONGEST_SECONDS:
+            raise self.wrong(key, f"a number above 0 and below {_LONGEST_SECONDS:.0e} s")
+        return seconds
 
     def text(self, kind: str, key: str) -> str | None:
         """The string under a key; None for no version, or an API that many engines have."""
