@@ -204,7 +204,7 @@ class _Fields:
         """The table under a key; an empty one if it is missing."""
         value = self.value(key)
         if not isinstance(value, dict | None):
-            raise self.wrong(key, "a table")
+            raise self.wrong(key, "one table")
         return _Fields(value or {}, self.where, f"{self.path}{key}.")
 
     def number(self, key: str, least: int | None = None) -> float:
