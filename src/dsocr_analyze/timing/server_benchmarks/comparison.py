@@ -283,12 +283,12 @@ def with_preprocessing(
     """
     measured = [each for each in benchmarks if not each.is_served]
     if len(measured) > 1:
-        files = " and ".join(each.where for each in measured)
-        raise BenchmarkError(f"{files} all measure preprocessing; give one of them")
+        raise BenchmarkError(
+            f"{' and '.join(each.where for each in measured)} all measure preprocessing; give one"
+        )
     for each in measured:
-        seconds, expected = each.means["preprocess_seconds"], estimated_preprocessing(
-            architecture, workload
-        )  # fmt: skip
+        seconds = each.means["preprocess_seconds"]
+        expected = estimated_preprocessing(architecture, workload)
         is_far = not 1 / LARGEST_FACTOR <= seconds / expected <= LARGEST_FACTOR
         check = ", so check that the requests were this page" if is_far else ""
         origin = "; ".join((

@@ -27,9 +27,9 @@ __all__ = ["ServerBenchmark", "read_benchmarks", "shown"]
 
 _MOST_RESULTS: Final = 100
 _RIGHT: Final = (
-    "give what vllm bench serve --save-result, sglang.bench_serving --output-file, genai-perf"
-    " (profile_export_genai_perf.json), AIPerf (profile_export_aiperf.json) or"
-    " vllm bench mm-processor --output-json writes"
+    "give what vllm bench serve --save-result, sglang.bench_serving --output-file or vllm bench"
+    " mm-processor --output-json writes, profile_export_genai_perf.json or"
+    " profile_export_aiperf.json"
 )
 
 
@@ -131,8 +131,10 @@ def read_benchmarks(path: Path) -> list[ServerBenchmark]:
         text = read_bytes(path, DOCUMENT_BYTES).decode("utf-8-sig").strip()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        details = "measure without --save-detailed or --output-details, which write every request"
-        right = details if getattr(error, "errno", 0) == errno.EFBIG else _RIGHT
+        right = (
+            "measure without --save-detailed or --output-details, which write every request"
+            if getattr(error, "errno", 0) == errno.EFBIG else _RIGHT
+        )  # fmt: skip
         raise BenchmarkError(f"cannot read {str(path)!r}: {reason}; {right}") from error
     name = "".join(each if each.isprintable() else "?" for each in path.name) or "?"
     return [_benchmark(*result, name) for result in _results(repr(str(path)), text)]
@@ -172,8 +174,10 @@ _VERSION: Final = re.compile(r"(?=.{1,64}$)v?[0-9]+(\.[0-9a-z+-]+)+", re.ASCII |
 
 def shown(value: object) -> str:
     """A value for messages: shortened, and without control characters."""
-    kind = "table" if isinstance(value, dict) else "list"
-    text = f"a {kind}" if isinstance(value, dict | list) else ascii(value)
+    text = (
+        ascii(value) if not isinstance(value, dict | list)
+        else "a table" if isinstance(value, dict) else "a list"
+    )  # fmt: skip
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
