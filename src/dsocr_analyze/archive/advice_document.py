@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct, toml
 
-from dsocr_analyze.archive.setting import CountOpening
+from dsocr_analyze.archive.setting import CountOpening, ModeDocument
 from dsocr_analyze.timing import TimeEntry
 
 # --- published accuracy --------------------------------------------------------------------------
@@ -269,13 +269,11 @@ class ModeVerdict(Struct, frozen=True, kw_only=True):
     meets: bool
 
 
-class ModeAdvice(Struct, frozen=True, kw_only=True):
+class ModeAdvice(ModeDocument, frozen=True, kw_only=True):
     """A mode's figures for the page.
 
     Attributes:
         mode: Its name, or sizes.
-        base_size: Pixels per side of the global view in crop mode.
-        image_size: Pixels per side of a local view in crop mode, else of the only view.
         crop_mode: Whether the mode cuts pages.
         grid: Columns and rows of tiles; [1, 1] for none.
         seen: The page in each vision call: tiles first, if there are any.
@@ -295,10 +293,6 @@ class ModeAdvice(Struct, frozen=True, kw_only=True):
         notes: Notes on its figures.
     """
 
-    mode: str
-    base_size: int
-    image_size: int
-    crop_mode: bool
     grid: tuple[int, int]
     seen: tuple[Seen, ...]
     effective_scale: float

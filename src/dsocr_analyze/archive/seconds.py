@@ -221,8 +221,8 @@ class ArchiveTimer:
         kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
         wider = f"{profile.gpu.name}: extrapolated from another GPU, with a wider band: {kinds}"
         return TimeDocument(
-            gpu=profile.gpu.name,
-            runtime=self._job.runtime,
+            profile.gpu.name,
+            self._job.runtime,
             **self._model.keys_in(timed.setting),
             concurrency=self.time.concurrency,
             gpu_hours=hours,

@@ -252,17 +252,40 @@ class PagesOfLength(Struct, frozen=True):
     pages: int
 
 
-class TotalsDocument(Struct, frozen=True):
-    """What all pages cost under one setting; exact integers.
+class ModeDocument(Struct, frozen=True, kw_only=True):
+    """A mode.
 
     Attributes:
         mode: Name of the mode, or its sizes.
         base_size: Pixels per side of the global view in crop mode.
         image_size: Pixels per side of a local view in crop mode, else of the only view.
         crop_mode: Whether pages are cut into local views.
+    """
+
+    mode: str
+    base_size: int
+    image_size: int
+    crop_mode: bool
+
+
+class SettingDocument(ModeDocument, frozen=True, kw_only=True):
+    """A setting.
+
+    Attributes:
         dtype: Type of weights and activations.
         attention: The decoder's attention implementation.
         sliding_window: Whether decode steps use the sliding window; null if there is none.
+    """
+
+    dtype: str
+    attention: str
+    sliding_window: bool | None
+
+
+class TotalsDocument(SettingDocument, frozen=True, kw_only=True):
+    """What all pages cost under one setting; exact integers.
+
+    Attributes:
         visual_tokens: Visual tokens of all pages.
         prompt_tokens: Visual and text tokens of all prompts.
         new_tokens: Tokens generated for all pages.
@@ -284,13 +307,6 @@ class TotalsDocument(Struct, frozen=True):
         pages_by_prompt_tokens: Pages by length of their prompts.
     """
 
-    mode: str
-    base_size: int
-    image_size: int
-    crop_mode: bool
-    dtype: str
-    attention: str
-    sliding_window: bool | None
     visual_tokens: int
     prompt_tokens: int
     new_tokens: int
@@ -311,19 +327,22 @@ class TotalsDocument(Struct, frozen=True):
     pages_by_prompt_tokens: tuple[PagesOfLength, ...]
 
 
-class TimeDocument(Struct, frozen=True):
-    """How long all pages take on a GPU under one setting: predicted, not measured.
+class _TimedSetting(SettingDocument, frozen=True):
+    """A setting on a GPU; keys that can be given by position come first.
 
     Attributes:
         gpu: Name of the GPU.
         runtime: What runs the model.
-        mode: Name of the mode, or its sizes.
-        base_size: Pixels per side of the global view in crop mode.
-        image_size: Pixels per side of a local view in crop mode, else of the only view.
-        crop_mode: Whether pages are cut into local views.
-        dtype: Type of weights and activations.
-        attention: The decoder's attention implementation.
-        sliding_window: Whether decode steps use the sliding window; null if there is none.
+    """
+
+    gpu: str
+    runtime: str
+
+
+class TimeDocument(_TimedSetting, frozen=True, kw_only=True):
+    """How long all pages take on a GPU under one setting: predicted, not measured.
+
+    Attributes:
         concurrency: Pages in flight.
         gpu_hours: Hours of one GPU.
         low: Lower end of their band.
@@ -338,15 +357,6 @@ class TimeDocument(Struct, frozen=True):
         assumptions: What the prediction assumes.
     """
 
-    gpu: str
-    runtime: str
-    mode: str
-    base_size: int
-    image_size: int
-    crop_mode: bool
-    dtype: str
-    attention: str
-    sliding_window: bool | None
     concurrency: int
     gpu_hours: float
     low: float
