@@ -37,8 +37,6 @@ from dsocr_analyze.dtypes import BFLOAT16, dtype_named
 from dsocr_analyze.timing.assumptions import (
     Assumptions,
     OutputLengths,
-    estimated_preprocessing,
-    estimated_preprocessing_of_pages,
 )
 from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import predict
@@ -482,9 +480,8 @@ def timed(capsys, pages, options, **columns):
 
 ALIKE = 2 * [A4, (2480, 3508)]
 """Two sizes with one crop grid, one of which takes the CPU longer."""
-MEAN = np.mean([
-    estimated_preprocessing(DEFAULT, DEFAULT.plan(page=each), SERVERS["vllm"]) for each in ALIKE
-])  # fmt: skip
+JOB = Assumptions(SERVERS["vllm"])
+MEAN = np.mean([JOB.prepare_seconds(DEFAULT, DEFAULT.plan(page=each)) for each in ALIKE])
 
 
 @sampled(
@@ -702,8 +699,7 @@ def test_every_gpu_has_its_rows_and_its_line_and_rows_without_a_value_are_left_o
 @pytest.mark.parametrize("mode", DEFAULT.modes.values(), ids=lambda mode: mode.name)
 def test_pixels_of_many_pages_are_those_of_each(mode):
     sides = np.random.default_rng(3).integers(1, 6000, (2, 30))
-    seconds = estimated_preprocessing_of_pages(DEFAULT, SERVERS["sglang"], mode, *sides)
-    assert seconds.tolist() == [
-        estimated_preprocessing(DEFAULT, planned(page, mode), SERVERS["sglang"])
-        for page in map(tuple, sides.T.tolist())
+    job = Assumptions(SERVERS["sglang"])
+    assert job.prepare_seconds_of_pages(DEFAULT, mode, *sides).tolist() == [
+        job.prepare_seconds(DEFAULT, planned(page, mode)) for page in map(tuple, sides.T.tolist())
     ]

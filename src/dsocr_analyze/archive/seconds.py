@@ -87,11 +87,7 @@ class TimeRequested:
 
         Batch sizes are pages in flight; sizes of pages are in pixels, `[2, n]`.
         """
-        prepare: Any = self.job.preprocess_seconds
-        if prepare is None:
-            prepare = assumptions.estimated_preprocessing_of_pages(
-                timer.model.architecture, self.job.host, mode, *sizes
-            )
+        prepare = self.job.prepare_seconds_of_pages(timer.model.architecture, mode, *sizes)
         times = timer.times(_many_pages(timer, mode, workloads, sizes, prepare))
         seconds = {name: getattr(times, name) for name in _SECONDS}
         columns = {
@@ -105,9 +101,9 @@ class TimeRequested:
 
 
 def _many_pages(
-    timer: PageTimer, mode: Mode, workloads: Workloads, sizes: Integers, prepare: Floats | float
+    timer: PageTimer, mode: Mode, workloads: Workloads, sizes: Integers, prepare: Floats
 ) -> ManyPages:
-    """Pages of one mode, any of each grid; CPU seconds are `[n]` or the same for all."""
+    """Pages of one mode, any of each grid; CPU seconds are `[n]`."""
     codes = workloads.grids * mode.crop_mode
     _, first, kind = np.unique(codes, return_index=True, return_inverse=True)
     kinds = [
@@ -165,7 +161,7 @@ class ArchiveTimer:
         self._sizes = np.ones((2, model.architecture.forms.crop_grids.count), np.int64)
 
     def amounts(self, pages: Pages) -> Floats:
-        """CPU seconds of each page in each mode, `[modes, n]`; `[0, n]` if the user gave them.
+        """CPU seconds of each page in each mode, `[modes, n]`.
 
         Raises WorkloadError if both the list and options give output lengths.
         """
@@ -176,14 +172,11 @@ class ArchiveTimer:
                 arguments=["new_tokens_from", "mean_new_tokens"],
             )
         self._sizes[:, pages.workloads.grids] = pages.sizes  # any page of each grid
-        modes = self._modes if self._job.preprocess_seconds is None else ()
         seconds = [
-            assumptions.estimated_preprocessing_of_pages(
-                self._model.architecture, self._job.host, mode, *pages.sizes
-            )
-            for mode in modes
+            self._job.prepare_seconds_of_pages(self._model.architecture, mode, *pages.sizes)
+            for mode in self._modes
         ]
-        return np.array(seconds).reshape(-1, len(pages))
+        return np.array(seconds)
 
     def add(self, workloads: Workloads, pages: Integers, amounts: Floats) -> None:
         """Adds the seconds of more pages: workloads, how many have each, and sums of amounts."""
@@ -191,9 +184,7 @@ class ArchiveTimer:
         workloads = workloads._replace(batch_size=self.time.concurrency)
         for timed in self._timed:
             mode = timed.setting.mode
-            prepare: Any = self._job.preprocess_seconds
-            if prepare is None:
-                prepare = amounts[self._modes.index(mode)] / pages
+            prepare = amounts[self._modes.index(mode)] / pages
             times = timed.timer.times(_many_pages(timed.timer, mode, workloads, sizes, prepare))
             timed.sums += (
                 pages.sum(), (pages / times.pages_per_second).sum(), (prepare * pages).sum(),

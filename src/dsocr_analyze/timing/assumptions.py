@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from operator import mul
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
+
 from dsocr_analyze.architectures.views import PixelWork, pixel_work, pixel_work_of_pages
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections
@@ -24,7 +26,6 @@ __all__ = [
     "Assumptions",
     "OutputLengths",
     "estimated_preprocessing",
-    "estimated_preprocessing_of_pages",
 ]
 
 # --- output lengths ---------------------------------------------------------------------------
@@ -159,14 +160,11 @@ class OutputLengths:
             WorkloadError: `batch` is not a whole number from 1 to `LARGEST_COUNT`.
         """
         _check_count("batch", batch)
-        longer = 0.0  # share of pages longer than lengths[i - 1]: 1 - F
-        steps = []
-        for i in range(len(self.lengths) - 1, 0, -1):
-            longer += self.shares[i]
+        longer = np.cumsum(self.shares[:0:-1])[::-1]  # shares of pages: 1 - F
+        with np.errstate(divide="ignore"):
             # 1 - (1 - longer)^n, accurate even if `longer` is too small to change 1.
-            exceeded = -math.expm1(batch * math.log1p(-longer)) if longer < 1 else 1.0
-            steps.append((self.lengths[i] - self.lengths[i - 1]) * exceeded)
-        return self.lengths[0] + math.fsum(steps)
+            exceeded = -np.expm1(batch * np.log1p(-np.minimum(1.0, longer)))
+        return self.lengths[0] + math.fsum(np.diff(self.lengths) * exceeded)
 
 
 def _check_count(what: str, count: object, *, least: int = 1) -> None:
@@ -201,19 +199,6 @@ def estimated_preprocessing(
     With a host, all that it does before the engine has the page: it decodes it, too.
     """
     return float(_seconds_of(pixel_work(architecture.forms.crop_grids, workload), host))
-
-
-def estimated_preprocessing_of_pages(
-    architecture: Architecture, host: Host, mode: Mode, widths: Any, heights: Any
-) -> Any:
-    """The same with a host, for pages in one mode; sizes in pixels, `[n]`."""
-    grids = architecture.forms.crop_grids
-    columns, rows = grids.columns_and_rows(grids.codes(widths, heights))
-    work = pixel_work_of_pages(
-        grids, widths, heights, columns, rows, base_size=mode.base_size, image_size=mode.image_size,
-        crop_mode=mode.crop_mode,
-    )  # fmt: skip
-    return _seconds_of(work, host)
 
 
 def _seconds_of(work: PixelWork, host: Host | None) -> Any:
@@ -266,6 +251,26 @@ class Assumptions:
         ):  # fmt: skip
             if not is_right:
                 raise WorkloadError(f"{argument} {said}", arguments=[argument])
+
+    def prepare_seconds(self, architecture: Architecture, workload: PageWorkload) -> float:
+        """CPU seconds before the engine has a prompt: given, or estimated."""
+        given = self.preprocess_seconds
+        return (
+            estimated_preprocessing(architecture, workload, self.host) if given is None else given
+        )
+
+    def prepare_seconds_of_pages(
+        self, architecture: Architecture, mode: Mode, widths: Any, heights: Any
+    ) -> Any:
+        """The same of each page, in one mode; sizes in pixels, `[n]`."""
+        if self.preprocess_seconds is not None:
+            return np.full(len(widths), self.preprocess_seconds)
+        grids = architecture.forms.crop_grids
+        work = pixel_work_of_pages(
+            grids, widths, heights, *grids.columns_and_rows(grids.codes(widths, heights)),
+            base_size=mode.base_size, image_size=mode.image_size, crop_mode=mode.crop_mode,
+        )  # fmt: skip
+        return _seconds_of(work, self.host)
 
     @property
     def runtime(self) -> Literal["eager", "serving"]:

@@ -19,7 +19,7 @@ from dsocr_analyze.timing import (
     TimeStage,
     cost_per_thousand_pages,
 )
-from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
+from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.kernel_seconds import HOST_ERROR, Duration, total_duration
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes, TimedModel
 from dsocr_analyze.timing.served_modes import served_notes
@@ -65,9 +65,7 @@ def times_of(
             raise WorkloadError(
                 f"concurrency {count} is too small; give 1 or more", arguments=["concurrency"]
             )
-    prepare = assumptions.preprocess_seconds
-    if prepare is None:
-        prepare = estimated_preprocessing(model.architecture, workload, assumptions.host)
+    prepare = assumptions.prepare_seconds(model.architecture, workload)
     pages = ManyPages.alike(replace(workload, batch_size=1), prepare, [1, *concurrency])
     return PageTimer(model, assumptions).times(pages)
 
