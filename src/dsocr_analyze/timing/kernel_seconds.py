@@ -93,9 +93,11 @@ class KindError(NamedTuple):
 _FLOAT32_ERROR: Final = KindError("gemm.float32", 0.5, extrapolated=False, assumed=True)
 HOST_ERROR: Final = KindError("host", 0.5, extrapolated=False, assumed=True)
 """Accuracy of the host's time, assumed."""
-_MASKED_ERROR: Final = KindError("masked_attention", 0.3, extrapolated=False, assumed=False)
-"""SAM's by `benchmarks/bench_sam.py` with a GPU left out, all of it laid to attention."""
-_UNLIKE_AMPERE: Final = KindError("masked_attention", 0.6, extrapolated=True, assumed=True)
+_MASKED_ERROR: Final = KindError("masked_attention", 1.0, extrapolated=False, assumed=False)
+"""As wide as published rows of one GPU are apart, up to 4 times: the version of PyTorch and the
+caller decide which kernel runs, and a prediction does not know them. With its conditions known, a
+row is within 0.25 (`benchmarks/bench_sam.py`, a GPU left out, all of it laid to attention)."""
+_UNLIKE_AMPERE: Final = KindError("masked_attention", 1.0, extrapolated=True, assumed=True)
 """Where kernels for Ampere fall short of the peak: none was measured, and cuDNN's may run."""
 
 
