@@ -29,8 +29,9 @@ from taped_passes import DIGESTED, digest, noted, taped
 from traced_passes import traced
 
 from dsocr_analyze import cli, dtypes, tape
-from dsocr_analyze.architectures import deepseek_ocr, deepseek_ocr_2
-from dsocr_analyze.architectures.ocr_family import attention, decoder, passes, vision
+from dsocr_analyze.architectures import DEFAULT, deepseek_ocr, deepseek_ocr_2
+from dsocr_analyze.architectures.ocr_family import attention, closed_forms, decoder, passes, vision
+from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape import modules
 
 # --- forwards that run as in another source, and what a comparison with a trace notices ------
@@ -674,6 +675,27 @@ def test_one_frame_that_is_kept_by_a_thread():
     with pytest.raises(RuntimeError, match="still alive"):
         taped(case, kind=Sampled)
     assert frames
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="locals are no longer copied")
+def test_variables_that_a_debugger_looks_at_once():
+    """Before 3.13, a frame keeps what `f_locals` has shown until it is asked again."""
+    lines, first = inspect.getsourcelines(attention._eager)
+    place = first + next(n for n, line in enumerate(lines) if "if mask is not None" in line)
+
+    def look(frame, event, argument):
+        if frame.f_code is not attention._eager.__code__:
+            return None
+        if event == "line" and frame.f_lineno == place:
+            assert frame.f_locals["weights"].n
+        return look
+
+    page = DEFAULT.plan(page=(1240, 1754), text_tokens=6000)  # whose peak is there
+    dimensions = DEFAULT.forms.dimensions(ModelDirectory.read(DEFAULT.reference).config)
+    with watched(look), pytest.raises(RuntimeError, match="is wrong"):
+        closed_forms.ClosedForms.compose.__wrapped__(
+            DEFAULT.forms, dimensions, page, dtypes.BFLOAT16, False
+        )
 
 
 def test_a_command_ends_in_one_line(capsys):
