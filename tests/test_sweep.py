@@ -480,8 +480,9 @@ def timed(capsys, pages, options, **columns):
 
 ALIKE = 2 * [A4, (2480, 3508)]
 """Two sizes with one crop grid, one of which takes the CPU longer."""
-JOB = Assumptions(SERVERS["vllm"])
-MEAN = np.mean([JOB.prepare_seconds(DEFAULT, DEFAULT.plan(page=each)) for each in ALIKE])
+MEAN = np.mean([
+    Assumptions(SERVERS["vllm"]).prepare_seconds(DEFAULT, DEFAULT.plan(page=each)) for each in ALIKE
+])  # fmt: skip
 
 
 @sampled(

@@ -66,6 +66,7 @@ from dsocr_analyze.timing.serving import (
     LoopTimes,
     ServedModel,
     closed_loop,
+    running_counts,
     stretch_times,
 )
 from dsocr_analyze.workload import LARGEST_COUNT, ViewBatch
@@ -201,9 +202,6 @@ def test_ends_are_those_of_a_loop_over_the_kernels(kernels, busy_until):
 )
 def test_the_host_runs_ahead_while_the_gpu_computes(stretches, seconds):
     assert list(stretch_times(stretches)) == seconds
-    (first, host), second = stretches
-    both = stretch_times([(np.array([first, first + 1]), np.array([host, host])), second])
-    assert [float(each[0]) for each in both] == seconds
 
 
 @settings(max_examples=40)
@@ -670,6 +668,13 @@ def steady(clients, times):
     return LoopPoint(*(float(part[0]) for part in found))
 
 
+def test_steps_are_read_between_the_numbers_at_which_they_are_priced():
+    step = np.array([[1.0, 1, 2, 4, 9], [2.0, 2, 3, 5, 7]])
+    times = LoopTimes(0, 1, 0, 0, 1, np.array([0, 1, 2, 3, 7]), step, step, np.array([0, 1]))
+    assert times.at(step, np.array([5.0, 1.5])).tolist() == [6.5, 2.5]
+    assert running_counts(20).tolist() == [*range(9), 10, 11, 13, 16, 19, 23]
+
+
 # --- the simulator --------------------------------------------------------------------------------
 
 
@@ -791,11 +796,9 @@ def test_each_of_many_is_what_it_is_alone_and_as_many_run_as_others_come_by():
     clients = drawn.integers(1, 10, n)
     found = closed_loop(clients, times)
     for row in range(0, len(clients), 40):
-        count, table = clients[row], times.table[row]
-        alone = steady(count, LoopTimes(
+        alone = steady(clients[row], LoopTimes(
             times.prepare[row], 2, times.prefill[row], times.chunks[row], times.steps[row],
-            sequences[: count + 1], times.step[table, : count + 1],
-            times.carried[table, : count + 1],
+            sequences, times.step[times.table[row]], times.carried[times.table[row]],
         ))  # fmt: skip
         assert [part[row] for part in found] == pytest.approx([*alone], rel=1e-9, abs=1e-12)
     others = found.pages_per_second * (clients - 1) / clients
@@ -879,15 +882,12 @@ def test_laws_of_pages_and_throughput(runtime, lengths):
 
 def test_an_estimate_of_the_cpus_work_is_as_uncertain_as_a_host():
     """Half of it either way: of the first token, and of what the CPU bounds."""
-    given, estimated = (
-        predicted(assumed(prepare=each, workers=1), (64,), page=A4) for each in (0.2, None)
-    )
-    prepare = estimated.assumptions.preprocess_seconds
-    band, rest = estimated.bands["ttft_seconds"], estimated.ttft_seconds - prepare
-    assert band.low < prepare / 1.45 + rest < prepare * 1.45 + rest < band.high
-    rates = [load.pages_per_second_band for load in (*given.throughput, *estimated.throughput)]
-    widths = [each.high / each.low for each in rates]
-    assert widths == pytest.approx([1, 1.5**2])
+    given, estimated = (predicted(assumed(prepare=each), (64,), page=A4) for each in (0.2, None))
+    prepare, band = estimated.assumptions.preprocess_seconds, estimated.bands["ttft_seconds"]
+    assert band.low < estimated.ttft_seconds + prepare * (1 / 1.45 - 1)
+    assert band.high > estimated.ttft_seconds + prepare * (1.45 - 1)
+    bands = [each.throughput[0].pages_per_second_band for each in (given, estimated)]
+    assert [each.high / each.low for each in bands] == pytest.approx([1, 1.5**2])
 
 
 @runtimes
@@ -1135,47 +1135,39 @@ def test_an_eager_host_of_other_figures_is_eager_still():
     assert faster.page_seconds < predicted(assumed("eager")).page_seconds
 
 
-VIEWS = ViewBatch(6, 640), ViewBatch(1, 1024)
 VALUES = 3 * (6 * 640**2 + 1024**2)
 
 
-def test_pixels_are_received_and_copied_in_three_channels():
-    """Values of two bytes at 6 GB/s, and 5 ns each on a CPU that takes twice as long."""
-    host = dataclasses.replace(SERVERS["vllm"], received_ns=5.0, cpu_factor=2.0)
-    found = [each.received_seconds(VIEWS) for each in (EAGER, host)]
-    assert found == pytest.approx([VALUES * 2 / 6e9, VALUES * (2 / 6e9 + 10e-9)])
+def test_what_a_page_costs_the_host_by_hand():
+    """A4 at 150 dpi: decoded, padded to 724 x 1024, cut from 1280 x 1920, made tensors.
 
-
-def test_what_the_cpu_does_to_a_page_by_hand():
-    """An A4 page at 150 dpi: decoded, padded to 724 x 1024, cut from 1280 x 1920, made tensors.
-
-    Both passes of a resize count the larger of old and new pixels.
+    Both passes of a resize count the larger of old and new pixels. In the engine, values of two
+    bytes are copied at 6 GB/s. This CPU takes twice as long.
     """
-    padded = 1754 * 1240 + 724 * 1754
-    cut = 1754 * 1280 + 1280 * 1920
-    bare = 4.45e-9 * (padded + cut) + 8.05e-9 * VALUES / 3
-    host = dataclasses.replace(SERVERS["vllm"], request_us=7000.0, sent_ns=3.0, cpu_factor=2.0)
-    served = 7e-3 + 2 * (bare + 10e-9 * 1240 * 1754 + 3e-9 * VALUES)
+    resized = 1754 * 1240 + 724 * 1754 + 1754 * 1280 + 1280 * 1920
+    bare = 4.45e-9 * resized + 8.05e-9 * VALUES / 3
+    host = dataclasses.replace(
+        SERVERS["vllm"], request_us=7000.0, sent_ns=3.0, received_ns=5.0, cpu_factor=2.0
+    )
+    expected = [bare, 7e-3 + 2 * (bare + 10e-9 * 1240 * 1754 + 3e-9 * VALUES)]
     found = [estimated_preprocessing(DEFAULT, A4, each) for each in (None, host)]
-    assert found == pytest.approx([bare, served])
+    received = [each.received_seconds(A4.views) for each in (EAGER, host)]
+    expected += [VALUES * 2 / 6e9, VALUES * (2 / 6e9 + 10e-9)]
+    assert [*found, *received] == pytest.approx(expected)
 
 
-def test_a_first_token_that_was_published():
+@pytest.mark.parametrize(("side", "begun", "page"), [(512, 0.068, 0.69), (1024, 0.11, 0.75)])
+def test_a_first_token_that_was_published(side, begun, page):
     """Unlimited-OCR under SGLang on an H100, 78 and 278 prompt tokens (sglang pull 29186)."""
-    chosen = ARCHITECTURES["unlimited-ocr"]
+    chosen, sides = ARCHITECTURES["unlimited-ocr"], {"base_size": side, "image_size": side}
     dimensions = ModelDirectory.read(chosen.reference).dimensions()
+    workload = chosen.plan(page=A4.page, crop_mode=False, max_new_tokens=527, **sides)
     model = TimedModel(chosen, dimensions, BFLOAT16, False, H100)
-    for side, begun, page in ((512, 0.068, 0.69), (1024, 0.11, 0.75)):
-        workload = chosen.plan(page=A4.page, base_size=side, image_size=side, crop_mode=False,
-                               max_new_tokens=527)  # fmt: skip
-        found = {
-            name: predict(model, workload, Assumptions(host)) for name, host in SERVERS.items()
-        }
-        served = found["sglang"]
-        assert served.ttft_seconds == pytest.approx(begun, rel=0.35)
-        assert served.page_seconds == pytest.approx(page, rel=0.15)
-        assert served.bands["ttft_seconds"].low < begun < served.bands["ttft_seconds"].high
-        assert len({each.page_seconds for each in found.values()}) == len(SERVERS), "no two alike"
+    *others, served = (predict(model, workload, Assumptions(each)) for each in SERVERS.values())
+    ratios, band = [served.ttft_seconds / begun, served.page_seconds / page], served.bands
+    assert (1 / 1.35 < ratios[0] < 1.35, 1 / 1.15 < ratios[1] < 1.15) == (True, True)
+    assert band["ttft_seconds"].low < begun < band["ttft_seconds"].high
+    assert len({each.page_seconds for each in (*others, served)}) == 4, "no two servers are alike"
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -1359,16 +1351,6 @@ def test_the_longest_of_a_batch_is_that_of_all_batches_there_are(pages, batch):
     )
     found = OutputLengths.of_counts(pages).expected_longest(batch)
     assert found == pytest.approx(float(longest), rel=1e-12)
-
-
-@settings(max_examples=30)
-@given(PAGES_BY_TOKENS)
-def test_a_batch_of_one_has_the_mean_and_larger_ones_are_longer_up_to_the_longest(pages):
-    lengths = OutputLengths.of_counts(pages)
-    found = [lengths.expected_longest(n) for n in (1, 2, 3, 10, 100, 10_000, LARGEST_COUNT)]
-    assert found == sorted(found)
-    assert found[-1] <= lengths.longest == max(pages)
-    assert [found[0], found[-1]] == pytest.approx([lengths.mean, lengths.longest], rel=1e-9)
 
 
 @settings(max_examples=30)

@@ -245,7 +245,7 @@ class LoopPoint(NamedTuple):
 
 def running_counts(most: int) -> Integers:
     """Numbers of sequences at which steps are priced: 0, all up to 8, then four an octave."""
-    octaves = np.arange(3, 3.25 + math.log2(max(8, most)), 0.25)
+    octaves = np.arange(3, 0.25 + math.log2(max(8, most)), 0.25)
     return np.concatenate([np.arange(8), np.rint(2**octaves).astype(np.int64)])
 
 
