@@ -29,6 +29,10 @@ class Case(NamedTuple):
     """By how much tables are above the formulas in sum."""
     absolute: float
     """The same kernel by kernel, without their signs."""
+    kernel: str
+    """The kernel whose difference is the largest share of this part."""
+    worst: float
+    """By how much tables are above the formula of this kernel."""
 
     @property
     def is_met(self) -> bool:
@@ -40,6 +44,7 @@ def sentence(cases: Sequence[Case]) -> str:
     met = [case for case in cases if case.is_met]
     covered = [f"{100 * each(case.covered for case in cases):.0f}" for each in (min, max)]
     apart = [f"{100 * each(case.absolute for case in met):.0f}" for each in (min, max)]
+    worst = max(met, key=lambda case: abs(case.worst))
     beyond = "; ".join(
         f"{device(case.gpu).gpu.title} with {case.sequences} at a time is"
         f" {100 * abs(case.signed):.0f} % off{REASONS.get(case[:2], '')}"
@@ -50,7 +55,9 @@ def sentence(cases: Sequence[Case]) -> str:
         f"Compared with kernels interpolated from the measured tables, which cover {covered[0]} to"
         f" {covered[1]} % of a served page's seconds, the sum of these seconds is within"
         f" {100 * LIMIT:.0f} % in {len(met)} of {len(cases)} cases. Errors of single kernels cancel"
-        f" in it: without their signs they add up to {apart[0]} to {apart[1]} %."
+        f" in it: without their signs they add up to {apart[0]} to {apart[1]} %, and the worst that"
+        f" counts, `{worst.kernel}` on {device(worst.gpu).gpu.title} with {worst.sequences} at a"
+        f" time, is {100 * abs(worst.worst):.0f} % off."
         f"{' ' * bool(beyond)}{beyond} (`benchmarks/bench_serving_tables.py`)."
     )
 

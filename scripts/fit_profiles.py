@@ -6,7 +6,8 @@
 
 Coefficients are fitted on the training groups only, by least squares on log time with a robust
 loss from several starts, and those are what is shipped; the error stated beside them is of the
-groups held out. The same tables give the same files.
+groups held out. Of experts that a page runs with another kernel than the groups held out were
+measured with, each group is left out in turn instead. The same tables give the same files.
 
 Rows used: the last tables of vLLM, and of SGLang with the kernels that it takes by default;
 products with m up to 16384 and n, k from 256 (errors up to 16384 each); attention without a window
@@ -42,12 +43,12 @@ from dsocr_analyze.hardware.kernel_times import (
 )
 from dsocr_analyze.hardware.kernel_times.fitting import (
     SEED,
+    FitErrors,
     MeasuredRows,
     first_guess,
     fit_errors,
     fitted,
     predicted,
-    with_slow_sizes,
 )
 from dsocr_analyze.hardware.profile import kind_text
 
@@ -102,16 +103,11 @@ def options(kind: str, dtype: str, gpu: str, engine: str) -> list[dict[str, int]
         # FlashAttention-2 splits them for groups only, FlashInfer, which SGLang takes here, always.
         choices = {"tile_heads": (64,), "tile_keys": (64, 128), "slots": (1, 2),
                    "split_needs_groups": (int(gpu in _FLASH2 and is_vllm),)}  # fmt: skip
-    elif gpu in _FLASH2:
-        choices = {"tile_queries": (128, 64), "tile_keys": (64,), "slots": (1, 2),
-                   "head_step": (32,), "splits": (0,) if is_vllm else (0, 1)}  # fmt: skip
-    elif gpu in _HOPPER:
-        queries = (192,) if kind == "encoder_attention" else (128,)
-        choices = {"tile_queries": queries, "tile_keys": (64, 128), "slots": (1,),
-                   "head_step": (1, 32), "splits": (0, 1)}  # fmt: skip
     else:
-        choices = {"tile_queries": (256,), "tile_keys": (64, 128), "slots": (1,),
-                   "head_step": (1,), "splits": (0, 1)}  # fmt: skip
+        queries = (64, 128) if gpu in _FLASH2 else (128, 192) if gpu in _HOPPER else (128, 256)
+        choices = {"tile_queries": queries, "tile_keys": (64, 128), "head_step": (1, 16, 32),
+                   "slots": (1, 2) if gpu in _FLASH2 else (1,),
+                   "splits": (0,) if gpu in _FLASH2 and is_vllm else (0, 1)}  # fmt: skip
     return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
 
 
@@ -125,12 +121,6 @@ def fit_kind(
     first: Any = first_guess(kind, dtype)
     choices = options(kind, dtype, gpu.name, engine)
     tried = [dataclasses.replace(first, **choice) for choice in choices]
-    if len(tried) > 1:
-        few = training.taken(order[:700])
-        costs = [fitted(kind, few, gpu, dtype, each, starts=1, evaluations=15) for each in tried]
-        first = min(costs, key=lambda pair: pair[1])[0]
-    else:
-        first = tried[0]
     beyond = order[~training.within[order]][:500]
     chosen = np.concatenate([order[training.within[order]][:5000], beyond])
     if (kind, dtype) == ("gemm", "bfloat16"):
@@ -139,10 +129,15 @@ def fit_kind(
     if (kind, dtype) == ("generation_attention", "bfloat16"):
         chosen = np.concatenate([chosen, np.tile(np.flatnonzero(of_our_cache(training)), OUR_ROWS)])
     many = training.taken(chosen)
+    # The best few on some rows are tried again on more.
+    for number, left, evaluations in ((700, 4, 15), (2000, 1, 25)):
+        if len(tried) > left:
+            few = training.taken(order[:number])
+            costs = [fitted(kind, few, gpu, dtype, each, starts=1, evaluations=evaluations)
+                     for each in tried]  # fmt: skip
+            tried = [each for each, _ in sorted(costs, key=lambda pair: pair[1])[:left]]
+    first = tried[0]
     found = fitted(kind, many, gpu, dtype, first, starts=3, evaluations=50)[0]
-    if isinstance(found, records.GemmCoefficients):
-        slowed = with_slow_sizes(found, training, gpu)
-        found = fitted(kind, many, gpu, dtype, slowed, starts=1, evaluations=50)[0]
     if isinstance(found, records.ExpertsCoefficients):
         if not training.sizes["fallback"].any():
             found = dataclasses.replace(found, **SECOND_KERNEL)
@@ -172,38 +167,39 @@ def of_our_cache(rows: MeasuredRows) -> NDArray[np.bool_]:
 
 def left_out(
     rows: MeasuredRows, gpu: Gpu, dtype: str, fit: records.Coefficients
-) -> tuple[float, float]:
-    """As `errors`, of each training group of experts under a fit to the other training groups.
+) -> tuple[NDArray[np.float64], int]:
+    """Errors for each training group of experts under a fit to the others, and how many groups.
 
-    The one group held out is measured with the second kernel on some GPUs, so that this is all
-    that tells how far the first carries to sizes it was not fitted to. A group that alone ran the
-    second is passed over: the others say nothing of that kernel.
+    They are of the kernel that a page runs. On some GPUs the groups held out ran another one, so
+    that this is all that tells how far the fit carries to sizes that it has not seen.
     """
-    training = rows.taken(~rows.held_out)
-    second = training.sizes["fallback"] > 0
-    found = []
-    for group in np.unique(training.group, axis=0):
+    training, found = rows.taken(~rows.held_out), []
+    for group in np.unique(training.group[training.within], axis=0):
         one = (training.group == group).all(axis=1)
-        if second[one].any() and not second[~one].any():
-            continue
-        others, measured = training.taken(~one), training.taken(one)
+        others, measured = training.taken(~one), training.taken(one & training.within)
         again = fitted("experts", others, gpu, dtype, fit, starts=1, evaluations=15)[0]
         seconds = predicted("experts", measured, gpu, dtype, again)
         found.append(np.abs(seconds / measured.seconds - 1))
-    error = np.concatenate(found)
-    return float(np.median(error)), float(np.percentile(error, 90))
+    return np.concatenate(found), len(found)
 
 
 def section(kind: str, dtype: str, rows: MeasuredRows, gpu: Gpu, engine: str, sixteen: str) -> str:
     """The part of a profile about one kind and type; `sixteen` is the one in bfloat16."""
     began = time.perf_counter()
-    fit = fit_kind(kind, rows, gpu, dtype, engine)
+    fit, stated = fit_kind(kind, rows, gpu, dtype, engine), None
     if kind == "experts" and sixteen and not rows.sizes["fallback"][~rows.held_out].any():
         # No training group ran the second kernel in this type: it is as much slower as in 16 bits.
         known = tomllib.loads(sixteen)[kind]["bfloat16"]["coefficients"]
         fit = dataclasses.replace(fit, **{name: known[name] for name in SECOND_KERNEL})
-    stated = fit_errors(kind, rows, gpu, dtype, fit)
-    across = left_out(rows, gpu, dtype, fit) if kind == "experts" else None
+    across = None
+    if kind == "experts":
+        error, groups = left_out(rows, gpu, dtype, fit)
+        across = float(np.median(error)), float(np.percentile(error, 90))
+        if not (rows.held_out & rows.within).any():
+            own = rows.taken(~rows.held_out & rows.within)
+            fits = np.abs(predicted(kind, own, gpu, dtype, fit) / own.seconds - 1)
+            stated = FitErrors(len(fits), float(np.median(fits)), len(error), groups, *across)
+    stated = stated or fit_errors(kind, rows, gpu, dtype, fit)
     print(f"{gpu.name} {engine} {kind} {dtype}: held out {stated.held_out_median:.1%} /"
           f" {stated.held_out_p90:.1%} (training {stated.training_median:.1%}, left out {across},"
           f" {time.perf_counter() - began:.0f} s)", flush=True)  # fmt: skip
@@ -268,6 +264,8 @@ def write_sample(data: Path) -> None:
             if rows is None:
                 continue
             held = rows.taken(rows.held_out & rows.within)
+            if not len(held.seconds):
+                held = rows.taken(rows.held_out)
             drawn = np.random.default_rng(SEED).choice(len(held.seconds), SAMPLED, replace=False)
             for at in sorted(drawn.tolist()):
                 sizes = {key: int(column[at]) for key, column in held.sizes.items()}

@@ -707,7 +707,7 @@ class TestFiles:
         for gpu in gpu_catalogue().values():
             mine = dataclasses.replace(gpu, name="mine", like="l40s", source=odd)
             assert read(gpu_text(mine)).gpu == mine
-        c = dataclasses.replace(first_guess("gemm", "bfloat16"), slow_columns=2048, norm=1.23456)
+        c = dataclasses.replace(first_guess("gemm", "bfloat16"), norm=1.23456)
         # An error of nothing is still an error.
         exact = dataclasses.replace(ERRORS, held_out_median=0.0, held_out_p90=0.0)
         for errors, median, p90 in ((ERRORS, 0.02, 0.05), (exact, 1e-4, 1e-4)):

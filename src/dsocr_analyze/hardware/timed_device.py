@@ -227,6 +227,8 @@ class Device:
     ) -> Seconds:
         """Seconds of one kernel of a kind, of the sizes that its formula reads, by name.
 
+        No kernel takes less than its necessary `flops` at the peak, or than the bytes `moved` that
+        L2 does not serve at the bandwidth; both follow from the other sizes unless given.
         `of_experts` says whether they are `gated`, and whether a `fallback` kernel runs.
 
         Raises:
@@ -378,10 +380,13 @@ class Device:
         return self.seconds("movement", sizes, self.gpu.tensor_dtype, cold=cold)
 
     def is_in_l2(self, nbytes: Sizes, *, cold: bool = False) -> NDArray[np.bool_]:
-        """Whether so many bytes may still be in L2; never if they are `cold`."""
+        """Whether L2 serves half of so many bytes or more; never if they are `cold`."""
+        import numpy as np
+
         from dsocr_analyze.hardware.kernel_times import Machine
 
-        return Machine.of(self.gpu, self.gpu.tensor_dtype, cold=cold).in_l2(nbytes)
+        machine = Machine.of(self.gpu, self.gpu.tensor_dtype, cold=cold)
+        return machine.hits(np.asarray(nbytes, dtype=np.float64)) > 0.5
 
 
 def _arrays(sizes: Mapping[str, Sizes]) -> dict[str, Floats]:

@@ -31,7 +31,6 @@ from dsocr_analyze.hardware.kernel_times.fitting import (
     fit_errors,
     fitted,
     held_out_groups,
-    with_slow_sizes,
 )
 from dsocr_analyze.hardware.timed_device import MeasuredHost
 from dsocr_analyze.interruption import safe_point
@@ -258,11 +257,7 @@ def _coefficients(kind: str, dtype: str, training: MeasuredRows, gpu: Gpu) -> re
         few = training.taken(order[:_FEW])
         costs = [fitted(kind, few, gpu, dtype, each, starts=1, evaluations=12) for each in tried]
         first = min(costs, key=lambda pair: pair[1])[0]
-    found = fitted(kind, training, gpu, dtype, first, starts=3, evaluations=50)[0]
-    if isinstance(found, records.GemmCoefficients) and dtype == "bfloat16":
-        slowed = with_slow_sizes(found, training, gpu)
-        found = fitted(kind, training, gpu, dtype, slowed, starts=1, evaluations=50)[0]
-    return found
+    return fitted(kind, training, gpu, dtype, first, starts=3, evaluations=50)[0]
 
 
 # --- the GPU ---------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times import Floats
+from dsocr_analyze.hardware.kernel_times import Floats, Machine
 from dsocr_analyze.hardware.timed_device import Device, product_types
 from dsocr_analyze.kernels import Attention, Convolution, Dimensions, Experts, Gemm, Kernel, Work
 from dsocr_analyze.tape import Size
@@ -105,7 +105,7 @@ class KernelSeconds(NamedTuple):
     """Kernels and their times, per call, `[kernels, *workloads]`.
 
     Attributes:
-        seconds: No less than either of the least seconds.
+        seconds: No less than either of the least seconds, by `Device.seconds`.
         is_memory: Whether bytes over bandwidth exceed FLOPs over peak.
         errors: Accuracy of each kernel's kind.
         moved: Bytes read and written: the record's, and the weights of touched experts, less what
@@ -180,9 +180,8 @@ def kernel_seconds(
         group = _Group([*map(distinct.__getitem__, numbers)], device, precision, cold)
         fitted, error = group.fitted()
         moved[numbers] = group.moved
+        seconds[numbers] = fitted
         is_memory[numbers], compute[numbers], memory[numbers] = group.least()
-        least = np.maximum(compute[numbers], memory[numbers])
-        seconds[numbers] = np.maximum(fitted, least)
         errors |= dict.fromkeys(numbers, error)
     return KernelSeconds(
         kernels, seconds[alike], is_memory[alike], [*map(errors.__getitem__, alike)],
@@ -298,6 +297,12 @@ class _Group:
         elif self.weights is not None:
             extra = (size - _RECORDED_SIZE) * self.named["n"] * self.named["k"]
             self.moved = self.recorded + extra
+        self.machine = Machine.of(device.gpu, self.multiplied, cold=self.is_cold)
+        macs = self.column("macs")
+        if self.kind.endswith("attention") and self.kind != "masked_attention":
+            width = self.column("head_dim") + self.column("value_dim")
+            macs = macs - self.column("skippable_scores") * width
+        self.flops = 2 * macs
 
     def column(self, name: str) -> Floats:
         """A size or figure, `[kernels, *width]`; of integers `[kernels, 1, ...]`."""
@@ -313,24 +318,18 @@ class _Group:
 
     def rate(self) -> float:
         """FLOPs per second at the peak of the type in which they multiply."""
-        gpu, tflops = self.device.gpu, self.device.gpu.tflops(self.multiplied)
-        if not tflops:
-            raise DeviceError(f"the profile of {gpu.title} lacks gpu.float32_tflops; add it")
-        return tflops * 1e12
+        if not self.machine.flops_per_second:
+            title = self.device.gpu.title
+            raise DeviceError(f"the profile of {title} lacks gpu.float32_tflops; add it")
+        return self.machine.flops_per_second
 
-    def least(self) -> tuple[NDArray[np.bool_] | bool, Floats | float, Floats]:
+    def least(self) -> tuple[NDArray[np.bool_] | bool, Floats, Floats]:
         """Whether memory bounds them, and the least seconds of compute and of memory."""
-        moved, bandwidth = self.moved, self.device.gpu.bandwidth_gb_s * 1e9
-        in_l2 = self.device.is_in_l2(moved, cold=self.is_cold)
-        memory = np.where(in_l2, 0.0, moved) / bandwidth
         if self.kind == "movement":
-            return True, 0.0, memory
-        macs, rate = self.column("macs"), self.rate()
-        is_memory: NDArray[np.bool_] = moved / bandwidth > 2 * macs / rate
-        if self.kind.endswith("attention") and self.kind != "masked_attention":
-            width = self.column("head_dim") + self.column("value_dim")
-            macs = macs - self.column("skippable_scores") * width
-        return is_memory, 2 * macs / rate, memory
+            return True, *self.machine.least_seconds(self.flops, self.moved)
+        macs, bandwidth = self.column("macs"), self.machine.bytes_per_second
+        is_memory: NDArray[np.bool_] = self.moved / bandwidth > 2 * macs / self.rate()
+        return is_memory, *self.machine.least_seconds(self.flops, self.moved)
 
     def fitted(self) -> tuple[Floats | float, KindError]:
         """Seconds of each by the formula of the kind, and how accurate that is."""
@@ -343,9 +342,10 @@ class _Group:
             error = _MASKED_ERROR if device.gpu.mma_share == 1 else _UNLIKE_AMPERE
             return self._masked_attention(), error
         if kind == "movement":
-            dtype, sizes = device.gpu.tensor_dtype, {"moved": np.maximum(1.0, self.recorded)}
-        elif kind == "masked_attention":
-            sizes = {**sizes, "moved": self.recorded}
+            dtype = device.gpu.tensor_dtype
+        sizes = {
+            **sizes, "flops": np.maximum(1.0, self.flops), "moved": np.maximum(1.0, self.moved)
+        }  # fmt: skip
         found = device.fitted(kind, dtype, weights_dtype=self.weights, kv_dtype=self.cache)
         seconds = device.seconds(
             kind, sizes, dtype, weights_dtype=self.weights, kv_dtype=self.cache, cold=self.is_cold

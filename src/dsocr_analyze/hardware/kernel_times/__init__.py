@@ -5,7 +5,7 @@ The record of its coefficients chooses a kind's formula. Sizes are arrays that b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -30,7 +30,15 @@ Floats: TypeAlias = NDArray[np.float64]
 Sizes: TypeAlias = Mapping[str, Floats]
 
 _L2_USABLE: Final = 0.8
-"""Fraction of L2 that bytes may fill to be there the next time."""
+"""Fraction of L2 that bytes fill of which half are there the next time."""
+_L2_SHARPNESS: Final = 16.0
+"""How fast the share of bytes that are still there drops with their number."""
+_NOTHING: Final = 14.0
+_RAMP: Final = 0.25
+"""Fraction beyond a library's limit within which its next kernel takes over."""
+_BEGUN: Final = 0.5
+"""Largest fraction of a further tile in which it is begun."""
+_WAVE_BEGUN: Final = 0.15
 
 
 class Machine(NamedTuple):
@@ -42,22 +50,53 @@ class Machine(NamedTuple):
     """Of device memory."""
     sms: int
     l2_bytes: float
-    """0 to read everything from device memory."""
+    cold: bool
+    """Whether L2 has nothing of the last run."""
 
     @classmethod
     def of(cls, gpu: Gpu, dtype: str, *, cold: bool = False) -> Self:
-        """A GPU; if `cold`, without its L2."""
-        l2_bytes = 0.0 if cold else gpu.l2_mb * 1e6
-        return cls(gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9, gpu.sms, l2_bytes)
+        """A GPU."""
+        flops, nbytes = gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9
+        return cls(flops, nbytes, gpu.sms, gpu.l2_mb * 1e6, cold)
 
-    def in_l2(self, nbytes: Floats | NDArray[np.int64] | float) -> NDArray[np.bool_]:
-        """Whether this many bytes may still be in L2."""
-        return np.asarray(nbytes) < _L2_USABLE * self.l2_bytes
+    def hits(
+        self, moved: Floats, usable: float = _L2_USABLE, sharpness: float = _L2_SHARPNESS
+    ) -> Floats:
+        """Share of some bytes that L2 serves if the last run moved the same."""
+        if self.cold:
+            return np.zeros_like(moved)
+        filled = np.log(np.maximum(moved, 1.0) / (self.l2_bytes * usable)) * sharpness
+        # Less than a millionth is nothing: as if they were cold, to the last digit.
+        share: Floats = np.where(filled < _NOTHING, 1 / (1 + np.exp(np.minimum(filled, 50))), 0.0)
+        return share
 
-    def bandwidth(self, moved: Floats, c: records.Coefficients) -> Floats:
-        """Bytes per second of a kernel that moves so many."""
-        share = np.where(self.in_l2(moved), c.l2_share, c.memory_share)
-        return share * self.bytes_per_second
+    def least_seconds(self, flops: Floats, moved: Floats) -> tuple[Floats, Floats]:
+        """Of products at the peak, and of the bytes that L2 does not serve at the bandwidth."""
+        served = moved * self.hits(moved)
+        return flops / self.flops_per_second, (moved - served) / self.bytes_per_second
+
+    def memory_seconds(
+        self, moved: Floats, c: records.Coefficients, usable: float = _L2_USABLE,
+        sharpness: float = _L2_SHARPNESS,
+    ) -> Floats:  # fmt: skip
+        """Seconds per byte of a kernel that moves so many."""
+        # L2 is no slower than memory, whatever small kernels lack of the bandwidth.
+        saved = 1 / c.memory_share - 1 / max(c.l2_share, c.memory_share)
+        hits = self.hits(moved, usable, sharpness)
+        seconds: Floats = (1 / c.memory_share - hits * saved) / self.bytes_per_second
+        return seconds
+
+
+def _whole(share: Floats, within: float | None = None) -> Floats:
+    """Whole tiles or waves, at least one; a further one is begun `within` a fraction of it.
+
+    Of tiles, the fewer there are, the more gradually. So times are continuous in sizes of which
+    only multiples were measured, or well beyond them.
+    """
+    low = np.floor(share)
+    begun = (share - low) / (within or np.minimum(_BEGUN, 1 / np.maximum(1.0, low)))
+    rounded: Floats = np.maximum(1.0, low + np.minimum(1.0, begun))
+    return rounded
 
 
 def _waves(units: Floats, sms: int, whole: float, slots: int = 1) -> Floats:
@@ -66,11 +105,12 @@ def _waves(units: Floats, sms: int, whole: float, slots: int = 1) -> Floats:
     The mean of whole waves, weighted by `whole`, and fractional ones. With several `slots` per SM,
     later waves come in multiples of them: an SM that is done refills them all.
     """
-    share = units / sms
-    rounded = np.ceil(share)
+    share, early = units / sms, _WAVE_BEGUN / 2
+    waves = _whole(share + early, _WAVE_BEGUN)
     if slots > 1:
-        rounded = np.where(share <= slots, rounded, slots * np.ceil(share / slots))
-    mixed: Floats = np.maximum(1.0, (whole * rounded + share) / (1 + whole))
+        later = slots * _whole(share / slots + early, _WAVE_BEGUN)
+        waves = np.where(later > slots, later, np.minimum(waves, slots))
+    mixed: Floats = np.maximum(1.0, (whole * waves + share) / (1 + whole))
     return mixed
 
 
@@ -81,24 +121,30 @@ def _overlapped(first: Floats, second: Floats, norm: float) -> Floats:
     return longer * (1 + (np.minimum(first, second) / longer) ** power) ** (1 / power)
 
 
-def _relative_seconds(
-    moved: Floats,
-    machine: Machine,
-    c: records.ExpertsCoefficients | records.GenerationCoefficients,
-    sharpness: float,
-) -> Floats:
-    """Seconds per byte, relative to the bandwidth, if the last run moved the same bytes.
+def _by_range(
+    size: Floats, bounds: Sequence[Floats | float], seconds: Callable[[int, Floats], Floats],
+    *, ramp: float = 0.0, may_fall: NDArray[np.bool_] | bool = False,
+) -> Floats:  # fmt: skip
+    """Seconds of a kernel that a library chooses by the range of a size, up to each of `bounds`.
 
-    The more L2 they fill, the fewer of them are still there; `sharpness` is how fast that drops.
+    `seconds` are those of a size with the kernel of a range. Beyond a bound the next one takes
+    over, within a fraction `ramp` of it, and takes no less time than the last one at the bound
+    unless it `may_fall`.
     """
-    hit: Floats = np.zeros_like(moved)
-    if machine.l2_bytes:
-        filled = np.log(moved / (machine.l2_bytes * c.l2_part)) * sharpness
-        hit = 1 / (1 + np.exp(np.clip(filled, -50, 50)))
-    return hit / c.l2_share + (1 - hit) / c.memory_share
+    uppers, most = (*bounds, np.inf), np.where(may_fall, np.inf, 0.0)
+    taken = seconds(0, np.minimum(size, uppers[0]))
+    for number, bound in enumerate(bounds, 1):
+        longer = seconds(number, np.clip(size, bound, uppers[number]))
+        begun = np.clip((size / bound - 1) / ramp, 0.0, 1.0) if ramp else size > bound
+        taken = taken + begun * np.maximum(-most, longer - taken)
+    return taken
 
 
 # --- formulas ---------------------------------------------------------------------------------
+
+
+Needs: TypeAlias = tuple[Floats, Floats, Floats]
+"""A formula's seconds, the necessary FLOPs and the bytes that have to be moved."""
 
 
 def formula_seconds(
@@ -106,24 +152,28 @@ def formula_seconds(
 ) -> Floats:
     """Seconds of kernels with these sizes, and bytes per weight or cached element.
 
-    `batch` is 1 by default, and `moved` by masked attention is in 16 bits; experts are gated, and
-    need no second kernel.
+    No less than `Machine.least_seconds` of the sizes' `flops` and `moved`, by default of what the
+    formula knows of. `batch` is 1 by default; experts are gated, and need no second kernel.
     """
     match c:
         case records.GemmCoefficients():
-            return _gemm(size, machine, c, element_bytes)
+            seconds, flops, moved = _gemm(size, machine, c, element_bytes)
         case records.ScaledGemmCoefficients():
-            return _scaled_gemm(size, machine, c)
+            seconds, flops, moved = _scaled_gemm(size, machine, c)
         case records.ExpertsCoefficients():
-            return _experts(size, machine, c, element_bytes)
+            seconds, flops, moved = _experts(size, machine, c, element_bytes)
         case records.MaskedCoefficients():
-            return _masked_attention(size, machine, c)
+            seconds, flops, moved = _masked_attention(size, machine, c)
         case records.PrefillCoefficients():
-            return _prefill_attention(size, machine, c, element_bytes, causal=causal)
+            seconds, flops, moved = _prefill_attention(size, machine, c, element_bytes, causal)
         case records.GenerationCoefficients():
-            return _generation_attention(size, machine, c, element_bytes)
-        case records.MovementCoefficients():
-            return _streamed(size["moved"], machine, c) + c.launch_us * 1e-6
+            seconds, flops, moved = _generation_attention(size, machine, c, element_bytes)
+        case _:
+            moved = size["moved"]
+            seconds, flops = _streamed(moved, machine, c) + c.launch_us * 1e-6, np.zeros(())
+    least = machine.least_seconds(size.get("flops", flops), size.get("moved", moved))
+    longest: Floats = np.maximum(seconds, np.maximum(*least))
+    return longest
 
 
 def _streamed(
@@ -131,27 +181,22 @@ def _streamed(
     c: records.GemmCoefficients | records.ScaledGemmCoefficients | records.MovementCoefficients,
 ) -> Floats:  # fmt: skip
     """Seconds of so many bytes, after a ramp."""
-    return (moved + c.ramp_mb * 1e6) / machine.bandwidth(moved, c)
+    return (moved + c.ramp_mb * 1e6) * machine.memory_seconds(moved, c)
 
 
 # --- products --------------------------------------------------------------------------------
 
 _TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (64, 32))
 _SPLITS: Final = (1, 2, 4, 8)
-_FEW_ROWS: Final = 8
-_NARROW: Final = 512
 _PARTIAL_BYTES: Final = 8
 """Of a partial sum, written and read."""
 
 
-def _gemm(
-    size: Sizes, machine: Machine, c: records.GemmCoefficients, weight_bytes: float
-) -> Floats:
+def _gemm(size: Sizes, machine: Machine, c: records.GemmCoefficients, weight_bytes: float) -> Needs:
     """One kernel with `batch` products.
 
     The library picks the fastest of its tiles and split-k factors; a tile runs at its share of an
-    SM's peak, while memory streams. For few rows and medium-sized matrices libraries pick a slow
-    kernel.
+    SM's peak, while memory streams.
     """
     m, n, k, batch = size["m"], size["n"], size["k"], size.get("batch", 1.0)
     shares = (
@@ -159,9 +204,9 @@ def _gemm(
         c.share_128x64, c.share_64x64, c.share_64x32,
     )  # fmt: skip
     partial = c.partial_bytes * _PARTIAL_BYTES * batch * m * n / machine.bytes_per_second
-    compute = np.full(np.broadcast_shapes(m.shape, n.shape, k.shape, np.shape(batch)), np.inf)
+    compute: Floats = np.asarray(np.inf)
     for (rows, columns), share in zip(_TILES, shares, strict=True):
-        count = batch * np.ceil(m / rows) * np.ceil(n / columns)
+        count = batch * np.ceil(m / rows) * _whole(n / columns)
         rate = 2.0 * rows * columns * machine.sms / (share * machine.flops_per_second)
         for split in _SPLITS:
             units = count * split
@@ -172,11 +217,8 @@ def _gemm(
                 seconds = seconds + split * (c.split_us * 1e-6 + partial)
             compute = np.minimum(compute, seconds)
     moved = batch * (n * k * weight_bytes + (m * k + m * n) * max(2, weight_bytes))
-    memory = _streamed(moved, machine, c)
-    seconds = _overlapped(compute, memory, c.norm) + c.launch_us * 1e-6
-    is_slow = (m <= _FEW_ROWS) & (np.minimum(n, k) > _NARROW)
-    is_slow = is_slow & (n <= c.slow_columns) & (k <= c.slow_depth)
-    return np.where(is_slow, (1 + c.slow) * seconds, seconds)
+    seconds = _overlapped(compute, _streamed(moved, machine, c), c.norm) + c.launch_us * 1e-6
+    return seconds, 2.0 * batch * m * n * k, moved
 
 
 TILES: Final = (
@@ -189,41 +231,37 @@ TILES: Final = (
     ((16, 64), (32, 64), (64, 128), (128, 64), (128, 128)),
     ((16, 128), (32, 64), (64, 64), (128, 64), (128, 128)),
 )
-"""Each library's tiles for m up to 16, 64, 128, 256 and above."""
+"""Each library's tiles for m up to each of `_ROWS`, and above."""
+_ROWS: Final = (16, 64, 128, 256)
 
 _QUANTIZED_BYTES: Final = 3
 """Per element: read in 16 bits, written in 8."""
 
 
-def _scaled_gemm(size: Sizes, machine: Machine, c: records.ScaledGemmCoefficients) -> Floats:
+def _scaled_gemm(size: Sizes, machine: Machine, c: records.ScaledGemmCoefficients) -> Needs:
     """The kernel that quantizes the rows, and one product in float8.
 
     Libraries choose its tile by m alone and do not split k. Outputs have two bytes per element.
     """
-    m, n, k = size["m"], size["n"], size["k"]
-    tiles = TILES[c.tiles]
+    n, k = size["n"], size["k"]
     shares = (c.share_16, c.share_64, c.share_128, c.share_256, c.share_more)
-    at_most = [m <= 16, m <= 64, m <= 128, m <= 256]
 
-    def by_rows(values: list[float]) -> Floats:
-        return np.select(at_most, values[:4], values[4])
+    def of_tile(number: int, m: Floats) -> Floats:
+        rows, columns = TILES[c.tiles][number]
+        units = np.ceil(m / rows) * _whole(n / columns)
+        crowded = 1 + c.crowding * np.minimum(1.0, units / machine.sms)
+        rate = shares[number] * machine.flops_per_second / machine.sms
+        tile = 2.0 * rows * columns * (k + 64 * c.prologue_blocks) * crowded / rate
+        compute = _waves(units, machine.sms, c.whole_waves) * (tile + c.wave_us * 1e-6)
+        return _overlapped(compute, _streamed(m * k + n * k + 2 * m * n, machine, c), c.norm)
 
-    rows = by_rows([float(tile[0]) for tile in tiles])
-    columns = by_rows([float(tile[1]) for tile in tiles])
-    units = np.ceil(m / rows) * np.ceil(n / columns)
-    crowded = 1 + c.crowding * np.minimum(1.0, units / machine.sms)
-    rate = by_rows([*shares]) * machine.flops_per_second / machine.sms
-    flops = 2.0 * rows * columns * (k + 64 * c.prologue_blocks)
-    compute = _waves(units, machine.sms, c.whole_waves) * (
-        flops * crowded / rate + c.wave_us * 1e-6
-    )
-    moved = m * k + n * k + 2 * m * n
-    memory = _streamed(moved, machine, c)
-    seconds = _overlapped(compute, memory, c.norm) + (c.launch_us + c.quantize_us) * 1e-6
+    m = size["m"]
+    seconds = _by_range(m, _ROWS, of_tile) + (c.launch_us + c.quantize_us) * 1e-6
     seconds = seconds + m * c.row_ns * 1e-9
-    again = np.where((m > 256) & (np.ceil(m / 64) * 64 > m), c.ragged * n * k, 0.0)
+    again = np.where((m > _ROWS[-1]) & (m % 64 > 0), c.ragged * n * k, 0.0)
     quantized = _QUANTIZED_BYTES * m * k / c.quantize_share
-    return seconds + (again + quantized) / machine.bytes_per_second
+    seconds = seconds + (again + quantized) / machine.bytes_per_second
+    return seconds, 2.0 * m * n * k, m * k + n * k + 2 * m * n
 
 
 # --- experts ---------------------------------------------------------------------------------
@@ -237,20 +275,53 @@ BY_EXPERTS: Final = 3
 (vLLM's Triton kernels); by whether there are more tokens than experts (SGLang's, and vLLM's before
 0.17)."""
 
+
+class _Tile(NamedTuple):
+    """A tile of the experts' products, which takes so many inner elements at a time."""
+
+    rows: Sequence[int]
+    """To choose from: the fastest is taken."""
+    columns: int
+    step: int
+    has_few_rows: bool | None
+    """Whether weights stream at full speed; None to tell by an expert's rows."""
+
+
 _BETWEEN: Final = 192
 """Rows of a tile that runs at the rate of 128."""
-_WEIGHTS_SHARPNESS: Final = 16
-_ACTIVATIONS_SHARPNESS: Final = 4
+_EVERY_TILE: Final = (16, 32, 64, 128, _BETWEEN)
+_CHOICES: Final[Mapping[int, Sequence[_Tile]]] = {
+    BEST_64: [_Tile(_EVERY_TILE, 64, 64, None)],
+    BEST_128: [_Tile(_EVERY_TILE, 128, 64, None)],
+    BY_TOKENS: [_Tile([16], 64, 128, True), _Tile([32], 64, 128, True),
+                *(_Tile([rows], 128, 64, False) for rows in (32, 64, 128))],
+    BY_EXPERTS: [_Tile([16], 32, 64, True), _Tile([64], 64, 32, False)],
+}  # fmt: skip
+_TOKENS: Final = (32, 64, 96, 512)
+_FEW_EACH: Final = 8
+"""Rows of an expert up to which the tile is one of few."""
+_WEIGHTS_SHARPNESS: Final = 16.0
+_ACTIVATIONS_SHARPNESS: Final = 4.0
 """How sharply L2 hits drop off, for weights and for activations."""
+_AGAIN_SHARPNESS: Final = 2.0
 _ALIGNED: Final = 16
 """Triton reads rows of other lengths element by element."""
+_NARROW_INTER: Final = 128
+"""Inner sizes below which Triton's next tile may be the faster one at its first number of tokens,
+as in the tables, and not only at the last."""
 _SECOND_TILE: Final = 128
 _ACTIVATION_BYTES: Final = 2
 
 
+def _fading(size: Floats, limit: float) -> Floats:
+    """1 up to a limit, and gradually 0 beyond it."""
+    left: Floats = np.clip(1 - (size / limit - 1) / _RAMP, 0.0, 1.0)
+    return left
+
+
 def _experts(
     size: Sizes, machine: Machine, c: records.ExpertsCoefficients, weight_bytes: float
-) -> Floats:
+) -> Needs:
     """One layer's routed experts, from the scores to the weighted sum.
 
     Each of `tokens` goes to `top_k` of the `experts`, of which `touched` have a token. Both
@@ -262,78 +333,68 @@ def _experts(
         size[name] for name in ("tokens", "hidden", "touched", "inter")
     )
     second = np.asarray(size.get("fallback", 0) > 0) & (c.inter_step > 1)
-    inter = np.where(second, inter, c.inter_step * np.ceil(inter / c.inter_step))
-    rows = tokens * size["top_k"]
-    up_width = np.where(size.get("gated", 1) > 0, 2, 1) * inter
-    weights = touched * (up_width + inter) * hidden * weight_bytes
-    activations = rows * (2 * hidden + 3 * inter) * _ACTIVATION_BYTES
-    byte_seconds = 1 / machine.bytes_per_second
-    of_weights = byte_seconds * _relative_seconds(weights, machine, c, _WEIGHTS_SHARPNESS)
-    of_activations = byte_seconds * _relative_seconds(
-        activations, machine, c, _ACTIVATIONS_SHARPNESS
+    width = np.where(second, inter, c.inter_step * np.ceil(inter / c.inter_step))
+    up_width = np.where(size.get("gated", 1) > 0, 2, 1) * width
+    all_rows = tokens * size["top_k"]
+    weights = touched * (up_width + width) * hidden * weight_bytes
+    activations = all_rows * (2 * hidden + 3 * width) * _ACTIVATION_BYTES
+    of_weights = machine.memory_seconds(weights, c, c.l2_part, _WEIGHTS_SHARPNESS)
+    of_activations = machine.memory_seconds(activations, c, c.l2_part, _ACTIVATIONS_SHARPNESS)
+
+    # What other tiles of rows read again is in L2 unless an expert's weights are larger.
+    fitting = machine._replace(cold=False).hits(
+        up_width * hidden * weight_bytes, sharpness=_AGAIN_SHARPNESS
     )
-    tiling = _tiling(tokens, size["experts"], rows / touched, c)
-    slower = np.where(tiling[3] | second, 1.0, 1 + c.wide_memory)
-    both: Floats | float = 0.0
-    for n, k in ((up_width, hidden), (hidden, inter)):
-        compute = _products(touched, rows, tiling, (n, k), machine, c)
-        if np.any(second):
-            compute = np.where(second, _second_kernel(touched, rows, (n, k), machine, c), compute)
-        streamed = touched * n * k * weight_bytes + c.ramp_mb * 1e6
-        moved = rows * (k + n) * _ACTIVATION_BYTES
-        memory = slower * (streamed * of_weights + moved * of_activations)
-        both = both + _overlapped(compute, memory, c.norm)
-    moved = 2 * rows * (3 * inter + 2 * hidden) + 4 * tokens * hidden
+    again = 1 - fitting if c.tiles in (BEST_64, BEST_128) else 1.0
+
+    def both(number: int, some: Floats) -> Floats:
+        tile, rows = _CHOICES[c.tiles][number], some * size["top_k"]
+        few = _fading(rows / touched, _FEW_EACH) if tile.has_few_rows is None else tile.has_few_rows
+        slower = 1 + np.where(second, 0.0, c.wide_memory * (1 - few) * again)
+        seconds: Floats = np.zeros(())
+        for n, k in ((up_width, hidden), (hidden, width)):
+            compute = _products(touched, rows, tile, (n, k), machine, c)
+            if np.any(second):
+                other = _second_kernel(touched, rows, (n, k), machine, c)
+                compute = np.where(second, other, compute)
+            streamed = touched * n * k * weight_bytes + c.ramp_mb * 1e6
+            moved = rows * (k + n) * _ACTIVATION_BYTES
+            memory = streamed * of_weights + moved * of_activations
+            seconds = seconds + slower * _overlapped(compute, memory, c.norm)
+        return seconds
+
+    bounds = {BY_TOKENS: _TOKENS, BY_EXPERTS: (size["experts"],)}.get(c.tiles, ())
+    moved = 2 * all_rows * (3 * width + 2 * hidden) + 4 * tokens * hidden
     share = np.where(second, c.fallback_movement, c.movement_share)
     launch = c.launch_us + np.where(second, c.fallback_us, 0.0)
-    return both + moved * byte_seconds / share + launch * 1e-6
-
-
-_Tiling: TypeAlias = tuple[Floats | None, Floats, Floats, NDArray[np.bool_]]
-"""The chosen tile: its rows (None for the fastest), its columns, the inner elements that it
-processes at a time, and whether weights stream at full speed, as for tiles of few rows."""
-
-
-def _tiling(
-    tokens: Floats, experts: Floats, rows_each: Floats, c: records.ExpertsCoefficients
-) -> _Tiling:
-    """The library's choice."""
-    if c.tiles == BY_TOKENS:
-        bounds = [tokens <= 32, tokens <= 96, tokens <= 512]
-        narrow = tokens <= 64
-        rows: Floats = np.select(bounds, [16.0, 32.0, 64.0], 128.0)
-        return rows, np.where(narrow, 64.0, 128.0), np.where(narrow, 128.0, 64.0), narrow
-    if c.tiles == BY_EXPERTS:
-        narrow = tokens <= experts
-        rows = np.where(narrow, 16.0, 64.0)
-        return rows, np.where(narrow, 32.0, 64.0), np.where(narrow, 64.0, 32.0), narrow
-    columns = np.asarray(64.0 if c.tiles == BEST_64 else 128.0)
-    return None, columns, np.asarray(64.0), rows_each <= 8
+    may_fall = (inter < _NARROW_INTER) | (inter % _ALIGNED > 0)
+    seconds = _by_range(tokens, bounds, both, ramp=_RAMP, may_fall=may_fall) + launch * 1e-6
+    needed = (up_width + width) * hidden * np.minimum(1.0, inter / width)
+    return (
+        seconds + moved / (share * machine.bytes_per_second),
+        2.0 * all_rows * needed,
+        touched * needed * weight_bytes,
+    )
 
 
 def _products(
-    touched: Floats, rows: Floats, tiling: _Tiling, nk: tuple[Floats, Floats],
+    touched: Floats, rows: Floats, tile: _Tile, nk: tuple[Floats, Floats],
     machine: Machine, c: records.ExpertsCoefficients,
 ) -> Floats:  # fmt: skip
-    (n, k), (chosen, columns, step, _) = nk, tiling
-    limits = {16: c.rate_16, 32: c.rate_32, 64: c.rate_64, 128: np.inf}
-    if chosen is None:
-        limits[_BETWEEN] = np.inf
+    n, k = nk
+    limits = {16: c.rate_16, 32: c.rate_32, 64: c.rate_64}
     full = c.share_128 * machine.flops_per_second / machine.sms
-    padded = step * np.ceil(k / step)
-    is_chosen: list[NDArray[np.bool_]] = []
-    every: list[Floats] = []
-    for tile_rows, limit in limits.items():
-        rate = min(full, 1e12 * limit)
-        units = touched * _row_tiles(rows / touched, tile_rows) * np.ceil(n / columns)
-        tile = 2.0 * tile_rows * columns * padded / rate + c.tile_us * 1e-6
-        if chosen is not None:
-            loaded = (tile_rows + columns) * padded
-            tile = tile + np.where(k % _ALIGNED, c.unaligned_ns * 1e-9 * loaded, 0.0)
-            is_chosen.append(chosen == tile_rows)
-        every.append(_waves(units, machine.sms, c.whole_waves) * tile)
-    found: Floats = np.minimum.reduce(every) if chosen is None else np.select(is_chosen, every)
-    return found
+    padded = tile.step * np.ceil(k / tile.step)
+    fastest: Floats = np.asarray(np.inf)
+    for tile_rows in tile.rows:
+        rate = min(full, 1e12 * limits.get(tile_rows, np.inf))
+        units = touched * _row_tiles(rows / touched, tile_rows) * np.ceil(n / tile.columns)
+        each = 2.0 * tile_rows * tile.columns * padded / rate + c.tile_us * 1e-6
+        if len(tile.rows) == 1:
+            loaded = (tile_rows + tile.columns) * padded
+            each = each + np.where(k % _ALIGNED, c.unaligned_ns * 1e-9 * loaded, 0.0)
+        fastest = np.minimum(fastest, _waves(units, machine.sms, c.whole_waves) * each)
+    return fastest
 
 
 def _second_kernel(
@@ -368,8 +429,8 @@ def _of_attention(size: Sizes) -> map[Floats]:
 
 def _prefill_attention(
     size: Sizes, machine: Machine, c: records.PrefillCoefficients, element_bytes: float,
-    *, causal: bool,
-) -> Floats:  # fmt: skip
+    causal: bool,
+) -> Needs:  # fmt: skip
     """One call, with `element_bytes` per element of keys and values.
 
     A tile of queries of one head processes the keys block by block, both products and the
@@ -377,32 +438,37 @@ def _prefill_attention(
     """
     B, Q, K, H, D, G = _of_attention(size)
     padded = c.head_step * np.ceil(D / c.head_step)
-    units = B * H * np.ceil(Q / c.tile_queries)
-    key_blocks = np.ceil(K / c.tile_keys)
+    tiles, key_blocks = _whole(Q / c.tile_queries), _whole(K / c.tile_keys)
+    units = B * H * tiles
     scores = c.tile_queries * c.tile_keys
     rate = c.share * machine.flops_per_second / machine.sms
     block = 4 * scores * (padded + c.softmax) / rate + c.block_us * 1e-6
 
-    before = np.maximum(0.0, K - Q) / c.tile_keys
-    triangle = (key_blocks - before + max(1.0, c.tile_queries / c.tile_keys)) / 2
-    mean = np.minimum(key_blocks, before + triangle)
+    # The mean share of the keys that a tile reads, of whole tiles: more queries are more work.
+    last = tiles * c.tile_queries
+    longer = 2 * np.maximum(key_blocks * c.tile_keys, last)
+    mean = np.minimum(1.0, (longer - last + max(c.tile_queries, c.tile_keys)) / longer)
     seconds: Floats = np.asarray(np.inf)
     for parts in (1.0, *_KEY_SPLITS) if c.splits else (1.0,):
         crowded = block * (1 + c.crowding * np.minimum(1.0, units * parts / machine.sms))
+        part_blocks = _whole(key_blocks / parts)
+        longest = part_blocks * crowded + c.tile_us * 1e-6
         passes = _waves(units * parts, machine.sms, c.whole_waves, c.slots)
-        longest = np.ceil(key_blocks / parts) * crowded + c.tile_us * 1e-6
         split = passes * longest
         if causal:
-            total = passes * (mean / parts * crowded + c.tile_us * 1e-6)
+            balanced = _waves(units * parts * mean, machine.sms, c.whole_waves, c.slots)
+            total = balanced * part_blocks * crowded + passes * c.tile_us * 1e-6
             split = _overlapped(total, longest, c.longest)
         if parts > 1:
             combined = 4 * B * H * Q * D * (parts + 0.5) / machine.bytes_per_second
             split = split + combined + c.combine_us * 1e-6
-        seconds = np.where(key_blocks >= parts, np.minimum(seconds, split), seconds)
+        seconds = np.minimum(seconds, split)
     moved = D * B * (4 * H * Q + 2 * G * K * element_bytes)
     late = c.late_us * (1 - np.exp(-K / c.late_keys))
-    streamed = moved / machine.bandwidth(moved, c)
-    return _overlapped(seconds, streamed, c.norm) + (c.launch_us + late) * 1e-6
+    streamed = moved * machine.memory_seconds(moved, c)
+    seconds = _overlapped(seconds, streamed, c.norm) + (c.launch_us + late) * 1e-6
+    pairs = Q * K - Q * (Q - 1) / 2 if causal else Q * K
+    return seconds, 4 * B * H * D * pairs, moved
 
 
 _BIAS_ALIGNED: Final = 8
@@ -415,7 +481,7 @@ def masked_bytes(sizes: Iterable[Floats]) -> Floats:
     return _ACTIVATION_BYTES * B * (D * (2 * H * Q + 2 * G * K) + H * Q * K)
 
 
-def _masked_attention(size: Sizes, machine: Machine, c: records.MaskedCoefficients) -> Floats:
+def _masked_attention(size: Sizes, machine: Machine, c: records.MaskedCoefficients) -> Needs:
     """One call with a bias of one value per score.
 
     A tile of queries of one head processes whole blocks of keys, at a share of an SM's peak.
@@ -428,8 +494,8 @@ def _masked_attention(size: Sizes, machine: Machine, c: records.MaskedCoefficien
     units = B * H * np.ceil(Q / c.tile_queries)
     compute = _waves(units, machine.sms, c.whole_waves) * tile
     copied = np.where(K % _BIAS_ALIGNED, c.unaligned * _ACTIVATION_BYTES * B * H * Q * K, 0.0)
-    memory = (moved + copied) / machine.bandwidth(moved, c)
-    return _overlapped(compute, memory, c.norm) + c.launch_us * 1e-6
+    memory = (moved + copied) * machine.memory_seconds(moved, c)
+    return _overlapped(compute, memory, c.norm) + c.launch_us * 1e-6, 4 * B * H * Q * K * D, moved
 
 
 _CACHE_SPLITS: Final = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
@@ -438,33 +504,32 @@ _LATE_KEYS: Final = 200.0
 
 def _generation_attention(
     size: Sizes, machine: Machine, c: records.GenerationCoefficients, element_bytes: float
-) -> Floats:
+) -> Needs:
     """One step over a cache, with `element_bytes` per cached element.
 
     A tile has the query heads of a key head, and reads its keys block by block. Keys may be split
     over SMs; a second kernel combines the parts. Memory, or L2, bounds all tiles together.
     """
     B, _, K, H, D, G = _of_attention(size)
-    key_blocks = np.ceil(K / c.tile_keys)
+    key_blocks = _whole(K / c.tile_keys)
     queries_a_key = H / G
     units = B * G * np.ceil(queries_a_key / c.tile_heads)
     moved = 2 * D * B * (G * K * element_bytes + 2 * H)
-    slowness = _relative_seconds(moved, machine, c, c.l2_sharpness)
-    memory = moved * slowness / machine.bytes_per_second
+    memory = moved * machine.memory_seconds(moved, c, c.l2_part, c.l2_sharpness)
     block = (c.block_us + c.row_us * D / 128) * c.tile_keys / 64 * 1e-6
     start = c.tile_us * (1 + c.group * queries_a_key) * 1e-6
     seconds: Floats = np.asarray(np.inf)
     for parts in (1.0, *_CACHE_SPLITS):
         passes = _waves(units * parts, machine.sms, c.whole_waves, c.slots)
-        reading = np.maximum(1.0, passes / c.slots) * np.ceil(key_blocks / parts) * block
+        # Parts are offered whatever the number of keys, or more keys could take less time.
+        reading = np.maximum(1.0, passes / c.slots) * _whole(key_blocks / parts) * block
         split = _overlapped(passes * start + reading, memory, c.norm)
-        possible = key_blocks >= parts
         if parts > 1:
             partial = 4 * B * H * D * (parts + 0.5) / (c.combine_share * machine.bytes_per_second)
             split = split + c.combine_us * 1e-6 + partial
             if c.split_needs_groups:
-                possible = possible & (H > G)
-        seconds = np.where(possible, np.minimum(seconds, split), seconds)
+                split = np.where(H > G, split, np.inf)
+        seconds = np.minimum(seconds, split)
     late = c.late_us * (1 - np.exp(-K / _LATE_KEYS))
     gathered = np.where((H > G) & (G > 1) & (B > 1), c.grouped_us, 0.0)
-    return seconds + (c.launch_us + late + gathered) * 1e-6
+    return seconds + (c.launch_us + late + gathered) * 1e-6, 4 * B * H * K * D, moved

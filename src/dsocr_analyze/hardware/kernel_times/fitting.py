@@ -11,7 +11,6 @@ import hashlib
 import importlib.util
 import re
 from collections.abc import Sequence
-from itertools import product
 from operator import attrgetter
 from typing import Final
 
@@ -34,7 +33,6 @@ __all__ = [
     "fitted",
     "held_out_groups",
     "predicted",
-    "with_slow_sizes",
 ]
 
 _HELD_OUT_BELOW: Final = 77
@@ -110,8 +108,7 @@ _PREFILL: Final = records.PrefillCoefficients(
 )
 _STARTS: Final[dict[str, records.Coefficients]] = {
     "gemm": records.GemmCoefficients(
-        0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.5, 0.5, 1.5, 1.0, 0.1, 0.7, 1.5, 1.5, 1.5, 1.0, 0.05, 0, 0,
-        0.3,
+        0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.5, 0.5, 1.5, 1.0, 0.1, 0.7, 1.5, 1.5, 1.5, 1.0, 0.05,
     ),
     "encoder_attention": _PREFILL,
     "context_attention": _PREFILL,
@@ -128,16 +125,11 @@ _STARTS: Final[dict[str, records.Coefficients]] = {
     "movement": records.MovementCoefficients(0.8, 1.5, 0.1, 2.0),
 }  # fmt: skip
 
-_FEW_ROWS: Final = 8
-_CLEARLY: Final = 0.975
-"""Factor by which a slow kernel must reduce the error."""
-_SLOW_COLUMNS: Final = (1536, 2048, 2560, 3072, 4096, 5120)
-_SLOW_DEPTHS: Final = (1536, 2048, 2560, 3584, 4096)
-
 _LIMITS: Final = (
     # Libraries split keys so that SMs are evenly busy. The tables have only powers of two, which
     # whole waves would fit just as well, with wrong times for the sizes in between.
     (r"generation_attention\.whole_waves", (1e-4, 0.7)),
+    (r"generation_attention\.l2_sharpness", (1.0, 16.0)),
     (r"experts\.l2_share", (0.5, 8.0)),
     (r"experts\.l2_part", (0.3, 1.5)),
     (r"experts\.ramp_mb", (1e-4, 30.0)),
@@ -217,31 +209,6 @@ def fitted(
         ))  # fmt: skip
     best = min(found, key=attrgetter("cost"))
     return record(np.array([float(f"{value:.6g}") for value in best.x])), float(best.cost)
-
-
-def with_slow_sizes(
-    fit: records.GemmCoefficients, training: MeasuredRows, gpu: Gpu
-) -> records.GemmCoefficients:
-    """The fit with the sizes at which a library has a slow kernel for few rows, if any."""
-
-    def cost(c: records.GemmCoefficients) -> float:
-        ratio = np.log(predicted("gemm", training, gpu, "bfloat16", c) / training.seconds)
-        return float(np.abs(ratio)[training.sizes["m"] <= _FEW_ROWS].mean())
-
-    if not (training.sizes["m"] <= _FEW_ROWS).any():
-        return fit
-    best, least = fit, _CLEARLY * cost(fit)
-    plain = predicted("gemm", training, gpu, "bfloat16", fit)
-    for columns, depth in product(_SLOW_COLUMNS, _SLOW_DEPTHS):
-        tried = dataclasses.replace(fit, slow_columns=columns, slow_depth=depth, slow=1.0)
-        inside = predicted("gemm", training, gpu, "bfloat16", tried) > 1.5 * plain
-        if not inside.any():
-            continue
-        slow = float(np.median(training.seconds[inside] / plain[inside])) - 1
-        tried = dataclasses.replace(tried, slow=max(slow, 1e-3))
-        if cost(tried) < least:
-            best, least = tried, cost(tried)
-    return best
 
 
 def _relative_errors(measured: MeasuredRows, seconds: NDArray[np.float64]) -> tuple[float, float]:
