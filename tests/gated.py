@@ -24,7 +24,6 @@ def git(folder, *arguments):
 def commit(folder):
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--allow-empty", "--message", "a state")
-    return git(folder, "rev-parse", "HEAD")
 
 
 def repository(folder, budgets, **files):
@@ -35,7 +34,7 @@ def repository(folder, budgets, **files):
     for name, text in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    return commit(folder)
+    commit(folder)
 
 
 def published(name="deepseek-ocr"):

@@ -322,7 +322,8 @@ def test_another_commit_or_repository_cannot_stand_for_the_one_that_is_asked_for
 ):
     first = gated.git(folder, "rev-parse", "HEAD")
     write(num_experts_per_tok=7)
-    gated.git(folder, "replace", first, gated.commit(folder))
+    gated.commit(folder)
+    gated.git(folder, "replace", first, gated.git(folder, "rev-parse", "HEAD"))
     check(f"--against {first}", 1)
     gated.repository(tmp_path / "other", "[workloads.page]\n")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))

@@ -910,13 +910,12 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("name", BY_HAND)
-def test_a_forward_costs_what_hand_work_says(name):
-    kernels, by_hand = BY_HAND[name][0](), BY_HAND[name][1]
-    assert tuple(summed(kernels)) == by_hand
-    for kernel in kernels:
-        counts = (*kernel.work, *kernel.dimensions, kernel.calls)
-        assert {type(count) for count in counts} <= {int, bool}
+def test_a_forward_costs_what_hand_work_says():
+    for name, (records_of, by_hand) in BY_HAND.items():
+        kernels = records_of()
+        assert tuple(summed(kernels)) == by_hand, name
+        counts = [(*each.work, *each.dimensions, each.calls) for each in kernels]
+        assert {type(count) for each in counts for count in each} <= {int, bool}, name
 
 
 # Records, and by hand: their operators in the order of the code, with rows, widths or elements.
@@ -1028,16 +1027,15 @@ ORDERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ORDERS)
-def test_records_are_the_operators_of_the_code_in_its_order(name):
-    kernels, by_hand = ORDERS[name][0](), ORDERS[name][1]
-    spelled = []
-    for kernel in kernels:
-        sizes = " x ".join(map(str, kernel.dimensions))
-        dtypes = list(dict.fromkeys((kernel.dtype, kernel.output_dtype)))
-        dtypes = [] if dtypes == ["float32"] else dtypes
-        spelled.append(" ".join((kernel.operator, sizes, *dtypes)))
-    assert ", ".join(spelled) == by_hand
+def spelled(kernel):
+    dtypes = dict.fromkeys((kernel.dtype, kernel.output_dtype))
+    sizes = " x ".join(map(str, kernel.dimensions))
+    return " ".join((kernel.operator, sizes, *([] if [*dtypes] == ["float32"] else dtypes)))
+
+
+def test_records_are_the_operators_of_the_code_in_its_order():
+    for name, (records_of, by_hand) in ORDERS.items():
+        assert ", ".join(map(spelled, records_of())) == by_hand, name
 
 
 PLAIN_MACS = 14 * 12 * (12 + 6 + 6) + 14 * 12 * 12 + 2 * 7 * 1 + 2 * (2 * 4 * 7 * 7) * 3
@@ -1137,12 +1135,11 @@ FIGURES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_figures_of_a_forward_are_those_by_hand(name):
-    forward, by_hand = FIGURES[name]
-    t = alone(forward)
-    found = summed(t.kernels)._asdict() | {"params": params(t), "savings": sum(t.savings)}
-    assert {figure: found[figure] for figure in by_hand} == by_hand
+def test_figures_of_a_forward_are_those_by_hand():
+    for name, (forward, by_hand) in FIGURES.items():
+        t = alone(forward)
+        found = summed(t.kernels)._asdict() | {"params": params(t), "savings": sum(t.savings)}
+        assert {figure: found[figure] for figure in by_hand} == by_hand, name
 
 
 @pytest.mark.parametrize(
