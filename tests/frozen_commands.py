@@ -20,6 +20,7 @@ from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli import main
 
 ONE, TWO, UNLIMITED = ARCHITECTURES
+BENCHMARK = Path(__file__).parent / "data" / "bench_vllm.json"
 
 _LEFT_OUT = ("created", "kept", "versions", "code_digest")
 """Keys of a document that are not of figures: when, with what, and by which code."""
@@ -154,7 +155,7 @@ def _folder() -> Iterator[Path]:
         lines = (f"{width},{height}\n" for width, height in pages)
         (folder / "pages.csv").write_text("width,height\n" + "".join(lines))
         (folder / "budgets.toml").write_text(BUDGETS)
-        shutil.copy(Path(__file__).parent / "data" / "bench_vllm.json", folder)
+        shutil.copy(BENCHMARK, folder)
         (folder / "scans").mkdir()
         for number, (width, height) in enumerate(pages[:12]):
             Image.new("1", (width, height)).save(folder / "scans" / f"{number:02}.png")

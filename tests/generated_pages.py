@@ -342,12 +342,13 @@ _PAGE_READERS = {
     }, {"flattened_patches": Given((1, 16, 50), 1.0), "attention_mask": Given((1, 16), 1, "int64")},
         decoder=True),
 }  # fmt: skip
+_SOUND = {"input_features": Given((1, 16, 40))}
 _SPEECH = {
     "whisper": reader(
         {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"],
          **_BART, "vocab_size": 128, "num_mel_bins": 16, "max_source_positions": 20,
          "max_target_positions": 64, "decoder_start_token_id": 0, "pad_token_id": 1},
-        {"input_features": Given((1, 16, 40))}, decoder=True),
+        _SOUND, decoder=True),
     "speech_to_text": reader({
         "model_type": "speech_to_text", "architectures": ["Speech2TextForConditionalGeneration"],
         **_BART, "vocab_size": 128, "input_feat_per_channel": 16, "conv_channels": 32,

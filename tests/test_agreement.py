@@ -18,13 +18,14 @@ from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Elements, Kernel, Work, total_work
 from dsocr_analyze.session import DeepSeekOCRSession
 
+PAGE = {"page": (900, 900), "base_size": 128, "image_size": 128}
 DIRECTORY = small_directory()
 EXPERT_BYTES = 2 * DIRECTORY.dimensions().decoder.expert_params
 
 
 @pytest.fixture(scope="module")
 def page():
-    return by_both_engines(DIRECTORY, page=(900, 900), base_size=128, image_size=128)
+    return by_both_engines(DIRECTORY, **PAGE)
 
 
 def compared(traced, composed):
@@ -192,6 +193,7 @@ ONE_VIEW = {"page": (600, 500), "image_size": 256, "base_size": 256, "crop_mode"
 CUT = {"page": (700, 900), "base_size": 256, "image_size": 192}
 GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 2}
 SHARED = {"num_attention_heads": 5, "num_key_value_heads": 1}
+MANY_WORDS = {"vocab_size": 20_000}
 
 CASES = [
     pytest.param({}, {**ONE_VIEW, "text_tokens": 10}, id="short"),
@@ -203,7 +205,7 @@ CASES = [
     pytest.param(SHARED, {**ONE_VIEW, "text_tokens": 500, "batch_size": 2}, id="shared"),
     pytest.param(LATENT, {**ONE_VIEW, "text_tokens": 600}, id="latent"),
     pytest.param(LATENT, {**ONE_VIEW, "text_tokens": 300, "batch_size": 2}, id="latent-batch"),
-    pytest.param({"vocab_size": 20_000}, {**ONE_VIEW, "text_tokens": 300}, id="logits"),
+    pytest.param(MANY_WORDS, {**ONE_VIEW, "text_tokens": 300}, id="logits"),
     pytest.param({"n_routed_experts": None}, {**CUT, "text_tokens": 50}, id="dense"),
     pytest.param({}, {**CUT, "base_size": 384, "text_tokens": 10}, id="large-view"),
 ]  # fmt: skip

@@ -53,6 +53,7 @@ _ACTS = (
 )  # fmt: skip
 OUTPUT = "out"
 """Folder of reports, the only one to write into."""
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class _Watch:
@@ -99,7 +100,7 @@ class _Watch:
         file = os.path.realpath(os.fsdecode(args[0]))
         if file.startswith(f"{self._planted}/"):
             return True
-        is_written = event != "open" or bool(args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+        is_written = event != "open" or bool(args[2] & _WRITES)
         is_expected = file.startswith(("/dev/", os.path.realpath(OUTPUT)))
         return is_written and "__pycache__" not in file and not is_expected
 

@@ -34,13 +34,16 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.document import Report, Unassigned, build_report
 from dsocr_analyze.report.opening import schema_of
 
+DOCUMENTED = Path(__file__).parent.parent / "docs" / "check.md"
+CREATED = datetime(2026, 1, 2)
+
 
 def report_of(name="deepseek-ocr", max_new_tokens=5, **values):
     """An analytic report of a small model of an architecture, with other values in its config."""
     architecture = ARCHITECTURES[name]
     directory = ModelDirectory.read(architecture.reference).with_config(gated.small(name, **values))
     workload = architecture.plan(page=(800, 600), max_new_tokens=max_new_tokens)
-    return build_report(analytic.page_figures(directory, workload), None, datetime(2026, 1, 2))
+    return build_report(analytic.page_figures(directory, workload), None, CREATED)
 
 
 @pytest.fixture(scope="module")
@@ -631,6 +634,6 @@ def test_a_config_is_known_by_its_digest_where_a_report_does_not_hold_it(report)
 
 
 def test_the_page_names_every_option_and_every_limit_and_what_is_left_out():
-    text = (Path(__file__).parent.parent / "docs" / "check.md").read_text(encoding="utf-8")
+    text = DOCUMENTED.read_text(encoding="utf-8")
     limits = ("key", "level", "max", "min", "max_increase", "max_decrease", "tolerance")
     assert [name for name in (*DEFAULTS, *limits, *LEFT_OUT) if f"`{name}`" not in text] == []

@@ -585,10 +585,13 @@ class TestMaskedAttention:
             masked_seconds(read(*parts), 1, 8, 8, 1, 64, moved=moved)
 
 
+ATTENTION = Attention(54, 12, 12, 196, 196, 64, 64, True)
+
+
 @pytest.mark.parametrize(
     ("kind", "sizes", "dtype", "seconds_of", "p90"),
     [
-        ("masked_attention", Attention(54, 12, 12, 196, 196, 64, 64, True), "bfloat16",
+        ("masked_attention", ATTENTION, "bfloat16",
          lambda d: masked_seconds(d, 54, 196, 196, 12, 64, moved=10**6), 0.09),
         ("gemm", Gemm(1, 913, 64, 1280), "float32",
          lambda d: d.gemm_seconds(913, 64, 1280, cold=True, dtype="float32"), 0.05),

@@ -211,6 +211,7 @@ def test_a_models_name_stays_within_the_report(model, capsys):
 
 
 # pyarrow hands over texts that are not UTF-8 and fails only where Python asks for their characters.
+DAMAGED = b"\xff\xfeyyzz"
 PARQUET = [
     ({"width": ["640", "xxyyzz"], "height": ["480", "480"]}, ["archive", "--mode", "tiny"], 0,
      "row 2: width '(string that is not UTF-8)' is not a whole number"),
@@ -223,7 +224,7 @@ PARQUET = [
 def test_parquet_that_is_not_utf8(tmp_path, capsys, columns, arguments, code, said):
     file = tmp_path / "pages.parquet"
     pq.write_table(pa.table(columns), file, compression="none", use_dictionary=False)
-    file.write_bytes(file.read_bytes().replace(b"xxyyzz", b"\xff\xfeyyzz"))
+    file.write_bytes(file.read_bytes().replace(b"xxyyzz", DAMAGED))
     found, _, err = call(capsys, *arguments, file)
     assert (found, said in err) == (code, True)
     assert code == 0 or (err.count("\n"), len(err) < 500) == (1, True)

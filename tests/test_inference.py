@@ -51,6 +51,7 @@ from dsocr_analyze.report.measured import inference_tables
 from dsocr_analyze.report.table import bytes_text, scaled, seconds_text
 from dsocr_analyze.workload import ViewBatch
 
+ROOT = Path(__file__).parent.parent
 CPU = torch.device("cpu")
 PROMPT = "<image>\nFree OCR."
 SMALL_VIEW = ("--base-size", 256, "--image-size", 256, "--crop-mode", 0)
@@ -374,7 +375,7 @@ def test_the_seed_script_takes_the_seeds_options(tmp_path, image):
         "--model", infer_like.write(tmp_path / "m"), "-i", image, "-o", tmp_path / "o",
         "--prompt", PROMPT, "--max-new-tokens", "2", *TRIAL, *map(str, SMALL_VIEW),
     ]  # fmt: skip
-    script = Path(__file__).parent.parent / "scripts/deepseek-ocr-infer-one.py"
+    script = ROOT / "scripts/deepseek-ocr-infer-one.py"
     done = subprocess.run(
         [sys.executable, script, *arguments], capture_output=True, text=True, check=False
     )

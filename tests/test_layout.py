@@ -12,12 +12,13 @@ from dsocr_analyze.report.table import Table, lay_out, shortened, wrap
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?: (?:[kMGTPEZY]?B?|s|ms|us|%)(?=[\s;:,)]|\Z))?")
 """Numbers as the reports write them, with a unit."""
 
+UNITS = ("", " k", " GB", " T", " ms", " s", " us", " %", " MB")
 words = st.text(alphabet="abcxyz_./-", min_size=1, max_size=30)
 numbers = st.builds(
     lambda value, digits, unit: f"{value:,.{digits}f}{unit}",
     st.floats(0, 1e13),
     st.integers(0, 4),
-    st.sampled_from(("", " k", " GB", " T", " ms", " s", " us", " %", " MB")),
+    st.sampled_from(UNITS),
 )
 prose = st.lists(words | numbers, max_size=30).map(" ".join)
 

@@ -305,6 +305,7 @@ def test_a_shorter_page_after_a_longer_one_costs_what_it_costs_alone():
 
 PAGE = {"page": (300, 200), "crop_mode": False, "image_size": 128, "text_tokens": 5}
 TOKENS = 5 + 2 * (2 + 1) + 1  # text with BOS, two rows of visual tokens, each ended, a separator
+PAIRS = TOKENS * (TOKENS - 1) // 2
 
 _CLIP = {"width": 8, "layers": 1, "heads": 2, "image_size": 56, "patch_size": 14}
 _SAM = {
@@ -375,7 +376,7 @@ def test_it_follows_from_traced_decode_steps_alone(model, changed, new_tokens, b
     workload = session.plan(**PAGE, max_new_tokens=new_tokens, batch_size=batch)
     assert workload.seq_len == TOKENS
     found = session._traced(workload, session.trace(workload)).causal_savable_flops
-    assert found == batch * OF_A_PAIR[model] * (TOKENS * (TOKENS - 1) // 2)
+    assert found == batch * OF_A_PAIR[model] * PAIRS
 
 
 # --- how many routed experts are touched: the even split, the expectation, and what really runs --

@@ -444,6 +444,7 @@ FVCORE: dict[str, list[Figure]] = {
 
 # --- PyTorch ---------------------------------------------------------------------------------
 
+VARIETY = nn.Linear(9, 10, device="meta")
 RESNET = on_meta(resnet18)
 PICTURE = (meta(1, 3, 224, 224),)
 
@@ -454,7 +455,7 @@ def variety() -> Any:
         torch.addmm(meta(4, 6), meta(4, 5), meta(5, 6), beta=0.5, alpha=0.5),
         torch.matmul(meta(5, 6), meta(6, 7)),
         torch.einsum("ab,bc->ac", meta(6, 7), meta(7, 8)),
-        nn.Linear(9, 10, device="meta")(meta(8, 9)),
+        VARIETY(meta(8, 9)),
     ]
 
 

@@ -66,6 +66,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.xdist_group(name="site")]
 
 WIDTHS = (1366, 1280, 1024, 390)
 SMALLEST_TEXT = 11  # pixels
+HEIGHT = 900
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,7 @@ def complaints(browser):
 
 
 def at_width(browser, width):
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 

@@ -440,6 +440,7 @@ def test_a_long_sweep_shows_how_far_it_is_to_who_watches(
 
 
 A4, TINY, WIDE = (1240, 1754), (500, 600), (3000, 1000)
+GUNDAM = DEFAULT.modes["gundam"]
 EXACT = 1e-9
 
 TIMES = (
@@ -448,7 +449,7 @@ TIMES = (
 )  # fmt: skip
 
 
-def predicted(page, gpu="h100-sxm", mode=DEFAULT.modes["gundam"], dtype="bfloat16", *, flash=False,
+def predicted(page, gpu="h100-sxm", mode=GUNDAM, dtype="bfloat16", *, flash=False,
               host=SERVERS["vllm"], text_tokens=10, new_tokens=1024, concurrency=16, lengths=None,
               prepare=None, **assumed):  # fmt: skip
     """What `predict` says of one page."""

@@ -33,6 +33,7 @@ from dsocr_analyze.tape.polynomial import (
 )
 
 N, K = Polynomial.size("n", least=2), Polynomial.size("k", least=2)
+SOME = Polynomial.size("some", least=0, most=8)
 
 
 @pytest.fixture
@@ -311,7 +312,7 @@ def test_of_equal_children_the_last_meets_the_others(s, count, limits, work, ali
 
 @pytest.mark.parametrize(("count", "level"), [(0, 0), (1, 4 * 7), (3, 2 * 2 * 7 + 4 * 7)])
 def test_no_children_reach_no_level(s, count, level):
-    kept = s.each("x", 0, Polynomial.size("some", least=0, most=8), copied, s.input(N, BFLOAT16))
+    kept = s.each("x", 0, SOME, copied, s.input(N, BFLOAT16))
     of = Values({"some": count, "n": 7}).of
     assert (max(map(of, s.levels(""))), of(s.alive)) == (level, 2 * count * 7)
     s.hold(*kept)

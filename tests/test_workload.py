@@ -18,6 +18,7 @@ from dsocr_analyze.workload.image_file import page_of_image
 DATA = Path(__file__).parent / "data"
 crop_grid, GRIDS, notes_of = DEFAULT.crop.grid, DEFAULT.crop.grids, DEFAULT.notes_of
 GOLDEN_GRIDS = json.loads((DATA / "golden_grids.json").read_text())
+GOLDEN_WORKLOADS = json.loads((DATA / "golden_workloads.json").read_text())
 
 sides = st.integers(1, 1_000_000)
 view_sizes = st.integers(64, 16_384)
@@ -241,7 +242,7 @@ PLANNED = [
             {key: row[key] for key in ("text_tokens", "visual_tokens", "seq_len")}
             | {"page": tuple(row["page"]), "grid": tuple(row["grid"])},
         )
-        for row in json.loads((DATA / "golden_workloads.json").read_text())
+        for row in GOLDEN_WORKLOADS
     ),
     (  # the 703 tokens of the real checkpoint
         {"page": (1024, 1024)},

@@ -20,10 +20,12 @@ __all__ = [
     "needs_vendor_unlimited",
 ]
 
+MODELS = Path(__file__).parent.parent / "models"
+
 
 def checkout(variable: str, folder: str) -> tuple[Path, pytest.MarkDecorator]:
     """A checkout's directory, and the mark that skips a test where there is none."""
-    directory = Path(os.environ.get(variable) or (Path(__file__).parent.parent / "models") / folder)
+    directory = Path(os.environ.get(variable) or MODELS / folder)
     is_missing = not (directory / "config.json").is_file()
     reason = f"no vendor checkout in models/{folder} or {variable}"
     return directory, pytest.mark.skipif(is_missing, reason=reason)

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from dsocr_analyze.cli import main
 from hostile.cases import KINDS
 
+EXIT_CODES: Final = frozenset({0, 1, 2, 3, 74})
 LONGEST_SECONDS: Final = 10.0 + 3.0
 """Ten beyond the job itself, of which a traced one takes up to three."""
 MOST_BYTES: Final = 1 << 30
@@ -59,11 +60,14 @@ class Outcome(NamedTuple):
     seconds: float
 
 
+_SCHEDULED: Final = Path("/proc/thread-self/schedstat")
+
+
 def _seconds() -> float:
     """A clock that stands while others have the processor, where the system says when."""
     waited = 0
     with contextlib.suppress(OSError):
-        waited = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+        waited = int(_SCHEDULED.read_text().split()[1])
     return time.perf_counter() - waited / 1e9
 
 
@@ -98,7 +102,7 @@ def run_case(kind: str, seed: int, folder: Path) -> Outcome:
 
 
 def _of_streams(code: int, out: str, err: str) -> Iterator[str]:
-    if code not in (0, 1, 2, 3, 74):
+    if code not in EXIT_CODES:
         yield f"exit code {code}"
     lines = err.splitlines()
     if code == 2 and sum(" warning: " not in line and " note: " not in line for line in lines) < 1:
