@@ -16,7 +16,7 @@ from sampling import every, sampled
 from taped_passes import WholeTape
 from torch import nn
 from traced_passes import levels_of
-from tracing import Calls, meta
+from tracing import Calls, LevelRecorder, meta
 from transformers.activations import ACT2FN
 
 from dsocr_analyze import figures, tape
@@ -75,7 +75,6 @@ from dsocr_analyze.tape.modules import (
     rms_norm,
 )
 from dsocr_analyze.trace.passes import recorded_flash_attention
-from dsocr_analyze.trace.recorder import Recorder
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 DTYPES = (BFLOAT16, FLOAT16, FLOAT32)
@@ -186,7 +185,7 @@ def assert_same(module, inputs, dtype, forward):
 
     It also owns the module's parameters.
     """
-    recorder = Recorder(module, with_levels=True)
+    recorder = LevelRecorder(module)
     with running(torch.device("meta"), recorded_flash_attention(recorder)), recorder:
         trace = recorder.begin()
         module(*inputs)
