@@ -19,6 +19,7 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.timing import assumptions, cost_per_thousand_pages, kernel_seconds
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, TimedModel
+from dsocr_analyze.timing.predict import bottleneck
 from dsocr_analyze.timing.served_modes import served_notes
 from dsocr_analyze.workload import Mode
 
@@ -198,15 +199,8 @@ class ArchiveTimer:
 
     def _document(self, timed: _Timed) -> TimeDocument:
         pages, seconds, cpu_seconds, least_seconds, waiting = timed.sums.tolist()
-        hours, error = seconds / _SECONDS_PER_HOUR, timed.work.error
-        bound: str = timed.work.bound
-        low, high = hours / (1 + error), hours * (1 + error)
-        if cpu_seconds / self._job.workers > least_seconds:
-            bound, host_error = "host", kernel_seconds.HOST_ERROR.p90
-            if self._job.preprocess_seconds is None:
-                low, high = hours / (1 + host_error), hours * (1 + host_error)
-            else:  # a given figure is exact
-                low, high = hours, max(hours, least_seconds / _SECONDS_PER_HOUR * (1 + error))
+        hours = seconds / _SECONDS_PER_HOUR
+        bound, band = bottleneck(seconds, cpu_seconds, least_seconds, timed.work, self._job)
         price, deadline = self._job.price_per_hour, self.time.deadline_hours
         profile = timed.timer.model.device
         kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
@@ -217,8 +211,8 @@ class ArchiveTimer:
             **self._model.keys_in(timed.setting),
             concurrency=self.time.concurrency,
             gpu_hours=hours,
-            low=low,
-            high=high,
+            low=band.low / _SECONDS_PER_HOUR,
+            high=band.high / _SECONDS_PER_HOUR,
             pages_per_second=pages / seconds if seconds else 0.0,
             cost=None if price is None else price * hours,
             deadline_hours=deadline,

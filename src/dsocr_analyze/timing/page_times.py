@@ -167,18 +167,16 @@ class PageTimes(ABC):
     @property
     def tpot_seconds(self) -> Floats:
         """Seconds per token after the first; NaN if a page has one token."""
-        seconds: Floats = np.divide(
+        return np.asarray(np.divide(
             self.page_seconds - self.ttft_seconds, self.steps,
             out=np.full(len(self.steps), np.nan), where=self.steps > 0,
-        )  # fmt: skip
-        return seconds
+        ))  # fmt: skip
 
     @property
     def pages_per_second(self) -> Floats:
         """The GPU's throughput if all pages were like this one."""
         pages: Integers = np.array([each.prompt_pages for each in self.pages.kinds])
-        rate: Floats = pages[self.pages.kind] * self.prompts_per_second
-        return rate
+        return np.asarray(pages[self.pages.kind] * self.prompts_per_second)
 
     @property
     def tokens_per_second(self) -> Floats:
@@ -291,8 +289,7 @@ class _ServedTimes(PageTimes):
     @property
     def memory_bytes(self) -> Integers:
         """Bytes of weights, one prefill pass and all caches at full length."""
-        needed: Integers = self._fixed_bytes + self.pages.concurrency * self._page_bytes
-        return needed
+        return np.asarray(self._fixed_bytes + self.pages.concurrency * self._page_bytes)
 
     def work(self, weights: Integers) -> Duration:
         correction, rows = self.timer.correction, np.flatnonzero(weights)

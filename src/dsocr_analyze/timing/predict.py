@@ -11,6 +11,7 @@ import numpy as np
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.timing import (
+    Bound,
     Interval,
     LoadedGpu,
     TimeAssumptions,
@@ -25,7 +26,7 @@ from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes, Tim
 from dsocr_analyze.timing.served_modes import served_notes
 from dsocr_analyze.workload import PageWorkload
 
-__all__ = ["TimeRequest", "entry_of", "predict", "times_of"]
+__all__ = ["TimeRequest", "bottleneck", "entry_of", "predict", "times_of"]
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,7 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
 
 
 def _step_seconds(times: PageTimes, row: int) -> float | None:
-    seconds = float(times.tpot_seconds[row])
-    return None if np.isnan(seconds) else seconds
+    return None if np.isnan(seconds := float(times.tpot_seconds[row])) else seconds
 
 
 def _stage(duration: Duration) -> TimeStage:
@@ -146,35 +146,45 @@ def _stage(duration: Duration) -> TimeStage:
     )
 
 
+def bottleneck(
+    seconds: float, cpu_seconds: float, gpu_seconds: float, work: Duration, job: Assumptions
+) -> tuple[Bound, Interval]:
+    """What bounds the rate of pages that take so long each, and the band of these seconds.
+
+    It is what has the least capacity: the CPU's is a worker's seconds of a page, the GPU's is as
+    uncertain as the work. If the CPU's time was given, only a slower GPU makes them longer.
+    """
+    if cpu_seconds / job.workers <= gpu_seconds:
+        return work.bound, Interval.within(seconds, work.error)
+    if job.preprocess_seconds is None:
+        return "host", Interval.within(seconds, HOST_ERROR.p90)
+    return "host", Interval(low=seconds, high=max(seconds, gpu_seconds * (1 + work.error)))
+
+
 def _throughput(times: PageTimes, assumptions: TimeAssumptions, row: int) -> LoadedGpu:
     work = times.work((np.arange(len(times.pages)) == row).astype(np.int64))
-    gpu_seconds, price = float(times.gpu_seconds[row]), assumptions.price_per_hour
-    # The bottleneck is what has the least capacity. Where that is the CPU, of which the time was
-    # given, the rate is lower only if the GPU's capacity is.
-    cpu_bound = assumptions.preprocess_seconds / assumptions.workers > gpu_seconds
-    value, error = float(times.prompts_per_second[row]), work.error
-    prompts = Interval.within(value, error)
-    if cpu_bound and assumptions.preprocess_estimated:
-        prompts = Interval.within(value, HOST_ERROR.p90)
-    elif cpu_bound:
-        prompts = Interval(low=min(value, 1 / (gpu_seconds * (1 + error))), high=value)
-    pages = times.pages.kinds[0].prompt_pages
-    rate, low, high = pages * value, pages * prompts.low, pages * prompts.high
-    cost, band = None, None
-    if price is not None:
-        cost, most, least = map(partial(cost_per_thousand_pages, price), (rate, low, high))
-        band = Interval(low=least, high=most)
+    seconds, pages = 1 / float(times.prompts_per_second[row]), times.pages.kinds[0].prompt_pages
+    bound, band = bottleneck(
+        seconds, assumptions.preprocess_seconds, float(times.gpu_seconds[row]), work,
+        times.timer.assumptions,
+    )  # fmt: skip
+    rate, low, high = pages / seconds, pages / band.high, pages / band.low
+    price = assumptions.price_per_hour
     return LoadedGpu(
         concurrency=int(times.pages.concurrency[row]),
         pages_per_second=rate,
         pages_per_second_band=Interval(low=low, high=high),
-        tokens_per_second=assumptions.new_tokens_mean * value,
+        tokens_per_second=assumptions.new_tokens_mean / seconds,
         ttft_seconds=float(times.ttft_seconds[row]),
         tpot_seconds=_step_seconds(times, row),
         page_seconds=float(times.page_seconds[row]),
         memory_bytes=int(times.memory_bytes[row]),
-        bound="host" if cpu_bound else work.bound,
+        bound=bound,
         fits=bool(times.fits[row]),
-        cost_per_thousand_pages=cost,
-        cost_band=band,
+        cost_per_thousand_pages=None if price is None else cost_per_thousand_pages(price, rate),
+        cost_band=None
+        if price is None
+        else Interval(
+            low=cost_per_thousand_pages(price, high), high=cost_per_thousand_pages(price, low)
+        ),
     )

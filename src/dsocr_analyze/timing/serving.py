@@ -165,8 +165,7 @@ class ServedModel:
     def fitting(self, fixed: Size, page: Size, reserved: float) -> Integers:
         """Most pages of so many bytes beside fixed and reserved memory."""
         free = self.device.gpu.memory_bytes * (1 - reserved) - fixed
-        pages: Integers = np.maximum(free // page, 0.0).astype(np.int64)
-        return pages
+        return np.asarray(np.maximum(free // page, 0.0), np.int64)
 
 
 def stretch_times(stretches: Iterable[tuple[Figure, Figure]]) -> Iterator[Figure]:
@@ -215,13 +214,12 @@ class LoopTimes(NamedTuple):
 
     def at(self, values: Floats, running: Floats) -> Floats:
         """`step` or `carried` between numbers of sequences, `[n, ...]`."""
-        before = np.searchsorted(self.sequences, running, side="right") - 1
-        before = np.minimum(before, len(self.sequences) - 2)
+        upper = np.searchsorted(self.sequences, running, side="right")
+        before = np.minimum(upper - 1, len(self.sequences) - 2)
         low, high = self.sequences[before], self.sequences[before + 1]
         table = np.reshape(self.table, (-1, *[1] * (running.ndim - 1)))
         first, last = (np.atleast_2d(values)[table, place] for place in (before, before + 1))
-        found: Floats = first + (running - low) / (high - low) * (last - first)
-        return found
+        return np.asarray(first + (running - low) / (high - low) * (last - first))
 
 
 class LoopPoint(NamedTuple):
@@ -281,8 +279,7 @@ def _least_gpu_seconds(clients: Integers, times: LoopTimes) -> Floats:
         (np.reshape(each, (-1, 1)) for each in (times.chunks, times.steps)),
     )
     left = np.maximum(0.0, steps - chunks * (sequences - 1))
-    least: Floats = times.prefill + (chunks * carried + left * least_step).min(axis=1)
-    return least
+    return np.asarray(times.prefill + (chunks * carried + left * least_step).min(axis=1))
 
 
 def _point_at(
