@@ -17,7 +17,12 @@ from dsocr_analyze.archive.pages import Pages
 from dsocr_analyze.archive.setting import CountedModel, Setting, TimeDocument
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.timed_device import Device
-from dsocr_analyze.timing import assumptions, cost_per_thousand_pages, kernel_seconds
+from dsocr_analyze.timing import (
+    SECONDS_PER_HOUR,
+    assumptions,
+    cost_per_thousand_pages,
+    kernel_seconds,
+)
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, TimedModel
 from dsocr_analyze.timing.predict import bottleneck
 from dsocr_analyze.timing.served_modes import served_notes
@@ -32,8 +37,6 @@ _SECONDS: Final = (
     "pages_per_second",
     "tokens_per_second",
 )
-_SECONDS_PER_HOUR: Final = 3600.0
-
 _METHOD: Final = (
     "each page takes as long as if all pages in flight were like it: in steady state, a GPU's time"
     " per page is 1 over the pages per second; preprocessing is averaged over pages with the same"
@@ -136,8 +139,8 @@ class ArchiveTimeRequest:
 
     def timer(self, model: CountedModel, settings: Sequence[Setting]) -> "ArchiveTimer":
         """A timer of the list; raises what `TimeRequested.timers` does."""
-        timers = self.requested.timers(model, settings)
-        return ArchiveTimer(self, model, [_Timed(*each) for each in timers])
+        timed = [_Timed(*each) for each in self.requested.timers(model, settings)]
+        return ArchiveTimer(self, model, timed)
 
 
 @dataclass
@@ -199,7 +202,7 @@ class ArchiveTimer:
 
     def _document(self, timed: _Timed) -> TimeDocument:
         pages, seconds, cpu_seconds, least_seconds, waiting = timed.sums.tolist()
-        hours = seconds / _SECONDS_PER_HOUR
+        hours = seconds / SECONDS_PER_HOUR
         bound, band = bottleneck(seconds, cpu_seconds, least_seconds, timed.work, self._job)
         price, deadline = self._job.price_per_hour, self.time.deadline_hours
         profile = timed.timer.model.device
@@ -211,8 +214,8 @@ class ArchiveTimer:
             **self._model.keys_in(timed.setting),
             concurrency=self.time.concurrency,
             gpu_hours=hours,
-            low=band.low / _SECONDS_PER_HOUR,
-            high=band.high / _SECONDS_PER_HOUR,
+            low=band.low / SECONDS_PER_HOUR,
+            high=band.high / SECONDS_PER_HOUR,
             pages_per_second=pages / seconds if seconds else 0.0,
             cost=None if price is None else price * hours,
             deadline_hours=deadline,

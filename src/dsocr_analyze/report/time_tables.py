@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from itertools import compress
 from operator import itemgetter
 
+from msgspec.structs import astuple
+
 from dsocr_analyze.figures import Model
 from dsocr_analyze.report.opening import PageOpening, Workload, model_text
 from dsocr_analyze.report.table import (
@@ -52,24 +54,25 @@ def overview(entries: Iterable[TimeEntry]) -> Table:
 
 
 def _stages(entry: TimeEntry, title: str) -> Table:
-    rows = []
-    for name, stage in entry.stages.items():
-        rows.append((
-            name + (", one step" if name == list(entry.stages)[-1] else ""),
-            seconds_text(stage.seconds), _band(stage), stage.bound,
-            *map(percent_text, (stage.peak_share, stage.bandwidth_share)),
-        ))  # fmt: skip
-    for label, key, seconds in (
-        ("first token", "ttft_seconds", entry.ttft_seconds),
-        ("each token after it", "tpot_seconds", entry.tpot_seconds),
-        ("page", "page_seconds", entry.page_seconds),
-    ):
-        if seconds is not None:
-            rows.append((label, seconds_text(seconds), _band(entry.bands[key]), "", "", ""))
+    *_, last = entry.stages
+    stages = [
+        (name + (", one step" if name == last else ""), seconds_text(stage.seconds), _band(stage),
+         stage.bound, *map(percent_text, (stage.peak_share, stage.bandwidth_share)))
+        for name, stage in entry.stages.items()
+    ]  # fmt: skip
+    page = [
+        (label, seconds_text(seconds), _band(entry.bands[key]), "", "", "")
+        for label, key, seconds in (
+            ("first token", "ttft_seconds", entry.ttft_seconds),
+            ("each token after it", "tpot_seconds", entry.tpot_seconds),
+            ("page", "page_seconds", entry.page_seconds),
+        )
+        if seconds is not None
+    ]
     return Table(
         f"{title}: one page alone, predicted",
         ("what", "time", "band", "bound", "of peak", "of bandwidth"),
-        tuple(rows),
+        (*stages, *page),
     )
 
 
@@ -78,19 +81,15 @@ def _throughput(entry: TimeEntry, title: str) -> Table:
         "pages at once", "pages/s", "band", "tokens/s", "first token", "per token", "page", "bound",
         "memory", "per 1,000 pages",
     )  # fmt: skip
-    rows: list[tuple[str, ...]] = []
-    for each in entry.throughput:
-        band = each.pages_per_second_band
-        rows.append((
-            str(each.concurrency),
-            rate_text(each.pages_per_second),
-            f"{rate_text(band.low)} to {rate_text(band.high)}",
-            f"{each.tokens_per_second:,.0f}",
-            *map(seconds_text, (each.ttft_seconds, each.tpot_seconds, each.page_seconds)),
-            each.bound,
-            bytes_text(each.memory_bytes) if each.fits else "too much",
-            price_text(each.cost_per_thousand_pages),
-        ))  # fmt: skip
+    rows: list[tuple[str, ...]] = [
+        (str(each.concurrency), rate_text(each.pages_per_second),
+         " to ".join(map(rate_text, astuple(each.pages_per_second_band))),
+         f"{each.tokens_per_second:,.0f}",
+         *map(seconds_text, (each.ttft_seconds, each.tpot_seconds, each.page_seconds)),
+         each.bound, bytes_text(each.memory_bytes) if each.fits else "too much",
+         price_text(each.cost_per_thousand_pages))
+        for each in entry.throughput
+    ]  # fmt: skip
     if all(map("-".__eq__, map(itemgetter(-1), rows))):  # without prices
         columns, rows = columns[:-1], list(map(itemgetter(slice(-1)), rows))
     return Table(

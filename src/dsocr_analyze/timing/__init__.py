@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from msgspec import Meta, Struct
 
 __all__ = [
+    "SECONDS_PER_HOUR",
     "Bound",
     "Interval",
     "LoadedGpu",
@@ -19,7 +20,7 @@ __all__ = [
     "cost_per_thousand_pages",
 ]
 
-_SECONDS_PER_HOUR: Final = 3600.0
+SECONDS_PER_HOUR: Final = 3600.0
 
 Share = Annotated[float, Meta(ge=0)]
 Seconds = Share
@@ -28,7 +29,7 @@ Bound = Literal["launches", "memory", "compute", "host"]
 
 def cost_per_thousand_pages(price_per_hour: float, pages_per_second: Any) -> Any:
     """Cost of a thousand pages on one GPU, in the price's currency; accepts arrays."""
-    return 1000 * price_per_hour / (_SECONDS_PER_HOUR * pages_per_second)
+    return 1000 * price_per_hour / (SECONDS_PER_HOUR * pages_per_second)
 
 
 class Interval(Struct, frozen=True, kw_only=True):

@@ -102,8 +102,11 @@ class OutputLengths:
         shorter, ending = math.floor(mean), 1 - share_at_limit
         part_longer = mean - shorter
         # If shorter + 1 is the limit, the mean is whole, so overwriting that entry loses nothing.
-        parts = {shorter: ending * (1 - part_longer), shorter + 1: ending * part_longer}
-        parts[limit] = share_at_limit
+        parts = {
+            shorter: ending * (1 - part_longer),
+            shorter + 1: ending * part_longer,
+            limit: share_at_limit,
+        }
         some = {length: share for length, share in parts.items() if share > 0}
         return cls(tuple(some), tuple(some.values()))
 
@@ -294,9 +297,13 @@ class Assumptions:
         ]
         owners = {"machine" if each.computes else "GPU" for each in devices_of or [self.host]}
         owner = "each device's" if len(owners) > 1 else f"the {owners.pop()}'s"
-        order = "before the first page runs" if self.is_offline else "while the GPU works"
-        if self.host.is_eager:
-            order = "before each batch runs"
+        order = (
+            "before each batch runs"
+            if self.host.is_eager
+            else "before the first page runs"
+            if self.is_offline
+            else "while the GPU works"
+        )
         given = self.preprocess_seconds
         seconds = prepare if given is None else given
         preprocessing = "is estimated from each page's pixels"
@@ -315,7 +322,7 @@ class Assumptions:
     def _runtime_sentences(self) -> list[str]:
         if self.host.is_eager:
             return [f"a batch runs until its longest page ends; no autocast; {SAM_SENTENCE}"]
-        sentences = [
+        said = [
             "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"
             " prefill passes run between decode steps"
             + (" and also decode the running sequences" if self.host.mixes_prefill else "")
@@ -323,7 +330,7 @@ class Assumptions:
         ]
         weights, cache = self.precision
         if weights:
-            sentences.append(f"the decoder's linear layers, except router and head, use {weights}")
+            said.append(f"the decoder's linear layers, except router and head, use {weights}")
         if cache:
-            sentences.append(f"the KV cache is {cache}")
-        return sentences
+            said.append(f"the KV cache is {cache}")
+        return said

@@ -74,8 +74,7 @@ def finish_times(issued: Floats, device: Floats) -> Floats:
     Times of issue ascend; `device` are the kernels' seconds.
     """
     done: Floats = np.cumsum(device)
-    ends: Floats = done + np.maximum.accumulate(issued - (done - device))
-    return ends
+    return np.asarray(done + np.maximum.accumulate(issued - (done - device)))
 
 
 class _Clock:
@@ -88,8 +87,7 @@ class _Clock:
         began, waited, first = self.ended, 0.0, 0
         launch, seconds = self.host.launch_us * _US, priced.seconds
         if self.device.cpu is not None:  # an operator starts when the previous one has ended
-            total = sum(each.calls for each in kernels)
-            return priced.duration(launches=total * self.host.launch_us * _US)
+            return priced.duration(launches=launch * sum(each.calls for each in kernels))
         for number, kernel in enumerate(priced.kernels):
             is_waited_for = _is_waited_for(kernel)
             if not is_waited_for and number < len(priced.kernels) - 1:

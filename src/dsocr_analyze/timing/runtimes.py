@@ -229,8 +229,8 @@ def server_named(name: str) -> Host:
     """The engine of a name; raises WorkloadError with close matches."""
     found = in_any_case(name, SERVERS)
     if found is None:
-        near = did_you_mean(name, SERVERS)
         raise WorkloadError(
-            f"server {name!r} is unknown; {near}use {', '.join(SERVERS)}", arguments=["server"]
+            f"server {name!r} is unknown; {did_you_mean(name, SERVERS)}use {', '.join(SERVERS)}",
+            arguments=["server"],
         )
     return SERVERS[found]
