@@ -397,8 +397,8 @@ def _eager_batch(timer: PageTimer, page: PageWorkload, size: int) -> _EagerBatch
     prefill = eager_pass(records, model.device, host)
     if model.device.cpu is None:
         copied = Duration(host=size * host.received_seconds(page.prompt_pages * page.views))
-        first = next(iter(prefill))
-        prefill[first] = prefill[first].plus(copied)
+        prompt, duration = prefill.popitem()
+        prefill[prompt] = duration.plus(copied)
     decode = _eager_decode(timer, page, size)
     work = total_duration(prefill.values()).plus(decode).times(1 / size)
     stages = {**prefill, last: eager_step(step, model.device, host, size)}

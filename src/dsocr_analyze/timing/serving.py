@@ -101,12 +101,17 @@ class ServedModel:
         )
 
     def prefill(self, views: tuple[ViewBatch, ...], T: Size, visual: Size) -> dict[str, Duration]:
-        """The stages of a page's prefill pass; T may be an array of prompts' tokens."""
+        """The stages of a page's prefill pass; T may be an array of prompts' tokens.
+
+        The GPU's wait for the views is part of the last one.
+        """
         chunks, kernels = self.chunks(T), self.prompt_kernels(T, visual)
         priced = kernel_seconds(kernels, self.device, self.precision)
         stage = next(each.name for each in self.architecture.stages if each.role == "prefill")
         host = chunks * sum(map(_CALLS, kernels)) * self.server.compiled_launch_us * _US
-        parts = [*self._vision_of(views), (stage, priced.duration().times(chunks), host)]
+        received = Duration(host=self.server.received_seconds(views))
+        prompt = priced.duration().times(chunks).plus(received)
+        parts = [*self._vision_of(views), (stage, prompt, host)]
         durations: dict[str, Duration] = {}
         times = stretch_times([(each.seconds, issued) for _, each, issued in parts])
         for (name, duration, _), seconds in zip(parts, times, strict=True):
@@ -116,9 +121,7 @@ class ServedModel:
 
     def _vision(self, views: tuple[ViewBatch, ...]) -> list[tuple[str, Duration, float]]:
         """Stage, GPU time and launch seconds of the parts of vision calls."""
-        served, between = self.architecture.forms.served, self.weights_bytes
-        first = self.architecture.stages[0].name
-        parts = [(first, Duration(host=self.server.received_seconds(views)), 0.0)]
+        served, between, parts = self.architecture.forms.served, self.weights_bytes, []
         for view in views:
             kernels_of = served.views(view.count, view.resolution, self.dimensions, self.dtype)
             for stage, kernels in kernels_of.items():
