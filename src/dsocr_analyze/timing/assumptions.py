@@ -189,8 +189,9 @@ Decoding, with orientation and conversion to RGB: PNG pages of text take 8 to 11
 15, JPEG 3 to 7. The others: least squares over 30 pages (A4 at 72 to 300 dpi in six modes), minimum
 of 14 runs; median error 2.5 %, 90th percentile 8 %.
 
-A server's CPU takes 1.5 times as long (`Host.cpu_factor`): 87 ms for a page of 1920 x 1080 pixels
-(sglang pull 35318), where these say 58 ms with its copy in patches.
+A server's CPU takes longer (`Host.cpu_factor`): 2.1 times for a page of 1920 x 1080 pixels, 87 ms
+instead of 41 (sglang pull 35318), 1.2 and 1.6 times for two modes of another (sglang pull 29186),
+if that is A4 at 150 dpi.
 """
 
 
