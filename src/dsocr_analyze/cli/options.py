@@ -229,7 +229,7 @@ SHARED: Final[Mapping[str, Any]] = {
     ),
     "server": option(
         ("vllm", "vllm-v1", "vllm-v0", "sglang"),
-        "Serving engine, which sets the host's time per step and per sequence.",
+        "Serving engine: its kernels, and what its host does per step, sequence and request.",
     ),
     "concurrency": option(
         "PAGES", "Pages of the list in flight at a time on a GPU. Default: 16."
