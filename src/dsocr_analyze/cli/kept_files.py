@@ -53,12 +53,12 @@ def select_corrections(
                 arguments=["server_version", "corrections"],
             )
         return NO_CORRECTIONS
-    kept, measured = (
-        tuple(kept_benchmarks()),
-        [(each.gpu.name, server.lower()) for each in profiles],
-    )
+    kept = tuple(kept_benchmarks())
+    if server_version is None:
+        return Corrections(kept)
+    measured = [(each.gpu.name, server.lower()) for each in profiles]
     found = sorted({each.version for each in kept if (each.gpu, each.server) in measured})
-    if server_version is None or server_version in found:
+    if server_version in found:
         return Corrections(kept, server_version)
     raise BenchmarkError(
         f"no benchmark of {server} {server_version} is kept for these GPUs; there are"

@@ -115,8 +115,9 @@ class Correction:
         self, duration: Duration, figure: Literal["first_token", "per_token"]
     ) -> Duration:
         """The duration of a part of the time to the first token, or of decode steps, corrected."""
-        factor, error = (getattr(self.found, each, None) for each in (figure, f"{figure}_error"))
-        return duration if factor is None else duration.corrected(factor, error)
+        if (found := self.found) is None:
+            return duration
+        return duration.corrected(getattr(found, figure), getattr(found, f"{figure}_error"))
 
     def sentences(self) -> list[str]:
         """What was corrected, by which benchmarks, and what was left out."""

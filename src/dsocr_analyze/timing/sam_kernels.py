@@ -38,8 +38,8 @@ def biased_kernel(torch: tuple[int, int], dimensions: int, capability: float) ->
 
 
 SAM_SENTENCE: Final = (
-    f"SAM's attention with its bias takes as long as PyTorch's {biased_kernel((2, 6), 4, 8.0)}"
-    f" kernel, also where {biased_kernel((2, 9), 4, 9.0)}'s runs"
+    "SAM's attention with its bias takes as long as PyTorch's memory-efficient kernel, also where"
+    " cuDNN's runs"
 )
 """What predictions assume: the vendors' code and both engines pass queries of four dimensions."""
 

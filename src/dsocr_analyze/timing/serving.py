@@ -221,7 +221,8 @@ class LoopTimes(NamedTuple):
         before = np.minimum(upper - 1, len(self.sequences) - 2)
         low, high = self.sequences[before], self.sequences[before + 1]
         table = np.reshape(self.table, (-1, *[1] * (running.ndim - 1)))
-        first, last = (np.atleast_2d(values)[table, place] for place in (before, before + 1))
+        known = np.atleast_2d(values)
+        first, last = known[table, before], known[table, before + 1]
         return np.asarray(first + (running - low) / (high - low) * (last - first))
 
 
@@ -277,10 +278,8 @@ def _least_gpu_seconds(clients: Integers, times: LoopTimes) -> Floats:
     """Least GPU seconds per page, over all numbers of sequences running together."""
     sequences = np.minimum(np.maximum(1, times.sequences), clients[:, None])
     least_step = (times.at(times.step, sequences) / sequences).min(axis=1, keepdims=True)
-    carried, (chunks, steps) = (
-        times.at(times.carried, sequences - 1),
-        (np.reshape(each, (-1, 1)) for each in (times.chunks, times.steps)),
-    )
+    carried = times.at(times.carried, sequences - 1)
+    chunks, steps = np.reshape(times.chunks, (-1, 1)), np.reshape(times.steps, (-1, 1))
     left = np.maximum(0.0, steps - chunks * (sequences - 1))
     return np.asarray(times.prefill + (chunks * carried + left * least_step).min(axis=1))
 
@@ -293,7 +292,7 @@ def _point_at(
     If there are none, it is a fraction of the largest rate. Impossible seconds are infinite.
     """
     beside = part * (clients - 1) * (times.steps > 0)
-    step, carried = (times.at(each, 1 + beside) for each in (times.step, times.carried))
+    step, carried = times.at(times.step, 1 + beside), times.at(times.carried, 1 + beside)
     # Every prefill pass of another page costs its own time and saves one step per chunk.
     lost = times.prefill + times.chunks * (carried - step)
     others = beside / (times.steps * step + beside * lost)
