@@ -101,23 +101,21 @@ def test_an_array_is_its_elements_and_times_are_those_of_a_chip(name):
         assert 0.7e-6 < seconds[0] < 300e-6
     few = map(timed.elementwise_seconds, (1, 64))
     assert next(few) == pytest.approx(next(few), rel=0.01)
-    tokens = np.array([16384])
-    seconds = experts_seconds(timed, tokens, dtype=timed.gpu.tensor_dtype)
-    share = 2 * 6 * 3 * 1280 * 896 * tokens / seconds / 1e12
-    assert 0.2 < share / timed.gpu.tensor_tflops < 0.8
+    seconds = experts_seconds(timed, 16384, dtype=timed.gpu.tensor_dtype)
+    assert 0.2 < 2 * 6 * 3 * 1280 * 896 * 16384 / seconds / 1e12 / timed.gpu.tensor_tflops < 0.8
 
 
 def cases(timed, dtype, random):
     """Kernels of random sizes in a data type, each over a run of neighbouring ones.
 
     Yields a kind, its seconds, the sizes, least FLOPs and bytes, and from which size on neighbours
-    are near each other, with no step in the tables between them.
+    are within 1 % of each other, with no step in the tables between them.
     """
 
     def some(low, high):
         return int(np.exp(random.uniform(np.log(low), np.log(high))))
 
-    def case(kind, seconds, low, high, flops, nbytes, first=1.0):
+    def case(kind, seconds, low, high, flops, nbytes, first=100):
         sizes = some(low, high) + np.arange(400.0)
         # Tables have it that whole blocks of rows take less time in float8.
         sizes = sizes[(kind != "gemm") | (dtype != "float8") | (sizes % 64 > 0)]
@@ -131,13 +129,14 @@ def cases(timed, dtype, random):
                lambda m: 2 * m * n * k, lambda m: size * n * k + 0 * m, np.inf)  # fmt: skip
     yield case("columns", lambda n, **how: timed.gemm_seconds(64, n, k, dtype=dtype, **how), 256,
                16384, lambda n: 128 * n * k, lambda n: size * n * k)  # fmt: skip
+    yield case("movement", lambda rows, **how: timed.elementwise_seconds(2**18 * rows, **how), 1,
+               2000, lambda rows: 0 * rows, lambda rows: 2**18 * rows)  # fmt: skip
     if timed.is_measured("experts", dtype):
-        of_all = np.array(1.0 * E), np.array(1.0 * top)
+        of, of_all = 3 * size * hidden * inter, (np.array(1.0 * E), np.array(1.0 * top))
         yield case("experts", lambda tokens, **how: timed.grouped_experts_seconds(
                        tokens, hidden, inter, E, top, dtype=dtype, **how),
                    1, 9000, lambda tokens: 6 * tokens * top * hidden * inter,
-                   lambda tokens: 3 * size * hidden * inter * expected_experts(tokens, *of_all),
-                   64)  # fmt: skip
+                   lambda tokens: of * expected_experts(tokens, *of_all))  # fmt: skip
     G, each, D, B = some(1, 33), 2 ** some(1, 8) // 2, 64 * some(1, 5), some(1, 65)
     H, keys, more, most = G * each, some(32, 20000), some(1, 4000), 9000
 
@@ -176,11 +175,6 @@ def test_laws_of_kernel_times(name, engine):
             steps = warm[1:] / warm[:-1]
             assert (steps > 1 - 1e-9).all(), (kind, sizes[:-1][steps < 1])
             assert (steps[sizes[:-1] >= first] < 1.15).all(), (kind, sizes[:-1][steps >= 1.15])
-    moved = 1e6 * 1.005 ** np.arange(1500)
-    warm, cold = timed.elementwise_seconds(moved), timed.elementwise_seconds(moved, cold=True)
-    steps = warm[1:] / warm[:-1]
-    assert ((steps > 1) & (steps < 1.1)).all()
-    assert ((warm <= cold) & (cold >= moved / (1e9 * bandwidth))).all()
 
 
 @pytest.mark.parametrize(
@@ -222,14 +216,16 @@ def test_fewer_bits_of_a_weight_take_less_time(name):
     timed = device(name)
     half, bandwidth = timed.gpu.tensor_dtype, timed.gpu.bandwidth_gb_s * 1e9
     own, eight, four = (products(timed, half, each, 1) for each in (None, "int8", "int4"))
-    assert ((own > eight) & (eight > four)).all()
+    # What a product computes may take longer than its bytes, whatever their number.
+    assert ((own >= eight) & (eight >= four)).all()
+    assert own[1] > eight[1] > four[1]
     weights = np.array([6848 * 1280, 6 * 3 * 1280 * 896])
     assert (four > weights * (0.5 + 2 / 128) / bandwidth).all()
     own, eight, four = (
         generation_seconds(timed, dtype=half, kv_dtype=each, cold=True)
         for each in (None, "int8", "int4")
     )
-    assert own > eight > four
+    assert own >= eight >= four
     # Outputs have 16 bits whatever the weights have.
     wide = [timed.gemm_seconds(10**4, 10**4, 1, dtype=half, weights_dtype=each, cold=True)
             for each in (None, "int4")]  # fmt: skip
@@ -492,18 +488,13 @@ def test_an_extrapolated_kind_has_a_wider_band():
 
 @every_gpu
 def test_an_engine_has_its_own_kernels_and_takes_the_others_with_a_wider_band(name):
-    timed = device(name)
-    kinds = {engine: timed.under(engine).kinds for engine in ENGINES}
-    assert kinds["vllm"] is timed.kinds
+    kinds = {engine: device(name).under(engine).kinds for engine in ENGINES}
+    assert kinds["vllm"] == device(name).kinds
     assert kinds["vllm"].keys() == kinds["sglang"].keys()
-    for key in timed.kinds:
-        mine, theirs = kinds["vllm"][key], kinds["sglang"][key]
-        if key[0] in ("encoder_attention", "movement"):
-            assert theirs == mine
-            continue
-        assert mine.coefficients != theirs.coefficients or mine.extrapolated or theirs.extrapolated
-        for engine, fitted in (("vllm", mine), ("sglang", theirs)):
-            assert fitted.framework.startswith(engine) or fitted.extrapolated
+    for engine, key in itertools.product(ENGINES, kinds["vllm"]):
+        fitted, is_shared = kinds[engine][key], key[0] in ("encoder_attention", "movement")
+        assert is_shared or fitted.framework.startswith(engine) or fitted.extrapolated
+        assert not is_shared or fitted == kinds["vllm"][key]
     lent, own = (H100.under(each).kinds["experts", "float8"] for each in reversed(ENGINES))
     assert lent == replace(own, median=2 * own.median, p90=2 * own.p90, extrapolated=True)
 

@@ -33,19 +33,23 @@ class TimedPage:
         self.gpu, self.profiles = device("h100-sxm"), dict(all_profiles())
         self._model = page_times.TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
 
-    def kernels(self, which: str) -> list[tuple[Kernel, Mapping[str, Any], float, bool]]:
+    def kernels(
+        self, which: str, gpu: str = "h100-sxm", server: str = "vllm"
+    ) -> list[tuple[Kernel, Mapping[str, Any], float, bool]]:
         """Kernels of a decode `step` or of the `prompt`, as served.
 
         With their sizes by name, seconds of a call, and whether memory bounds it.
         """
-        timed, T = self._model, self.workload.seq_len
-        served = serving.ServedModel(DEFAULT, timed.dimensions, BFLOAT16, self.gpu, SERVERS["vllm"])
+        dimensions, T = self._model.dimensions, self.workload.seq_len
+        served = serving.ServedModel(
+            DEFAULT, dimensions, BFLOAT16, self.profiles[gpu], SERVERS[server]
+        )
         kernels = (
             served.step_kernels(1, T + 1)
             if which == "step"
             else served.prompt_kernels(T, self.workload.visual_tokens)
         )
-        priced = kernel_seconds(kernels, self.gpu)
+        priced = kernel_seconds(kernels, served.device)
         found = zip(kernels, priced.seconds, priced.is_memory, strict=True)
         return [(each, each.dimensions._asdict(), *times) for each, *times in found]
 

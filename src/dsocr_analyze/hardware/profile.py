@@ -113,10 +113,10 @@ Kinds: TypeAlias = Mapping[tuple[str, str], Fitted]
 
 def _own_kinds(table: Table, gpu: str) -> dict[str, Kinds]:
     """The coefficients in a profile by serving engine."""
-    first, *others = ENGINES
-    found: dict[str, Kinds] = {first: _kinds_in(table, gpu)}
-    for engine in others:
-        shared = {key: each for key, each in found[first].items() if _is_of(engine, key[0], each)}
+    every = _kinds_in(table, gpu)
+    found: dict[str, Kinds] = {ENGINES[0]: every}
+    for engine in ENGINES[1:]:
+        shared = {key: each for key, each in every.items() if _is_of(engine, key[0], each)}
         found[engine] = shared | _kinds_in(table.get(engine, {}), gpu)
     return found
 
@@ -164,10 +164,7 @@ def _profile(
     source, licence = table.get("source", ""), table.get("licence", "")
     if base and not any(own.values()):
         source, licence = f"extrapolated from {base.gpu.name}: {base.source}", base.licence
-    first, *others = ENGINES
-    return Device(
-        gpu, source, licence, kinds[first], host, others={each: kinds[each] for each in others}
-    )
+    return Device(gpu, source, licence, kinds.pop(ENGINES[0]), host, others=kinds)
 
 
 # --- a user's file ---------------------------------------------------------------------------

@@ -48,6 +48,7 @@ _SCALE_BYTES: Final = 2 / 128
 _WEIGHT_ONLY_BYTES: Final = {"int8": 1 + _SCALE_BYTES, "int4": 0.5 + _SCALE_BYTES}
 _WEIGHT_BYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1, **_WEIGHT_ONLY_BYTES}
 _MULTIPLIED: Final = ("bfloat16", "float16", "float8")
+_TRILLION: Final = 2.0**40
 _ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
 """Whether Blackwell's libraries need a second kernel, by the experts' activation."""
@@ -135,7 +136,7 @@ class Device:
     kinds: Mapping[tuple[str, str], Fitted]
     host: MeasuredHost | None = None
     cpu: CpuKernels | None = None
-    others: Mapping[str, Mapping[tuple[str, str], Fitted]] = field(default_factory=dict)
+    others: Mapping[Engine, Mapping[tuple[str, str], Fitted]] = field(default_factory=dict)
 
     def under(self, engine: Engine) -> Device:
         """The GPU with the kernels of a serving engine."""
@@ -235,6 +236,8 @@ class Device:
             DeviceError: As `fitted` does.
             WorkloadError: A size is impossible.
         """
+        import numpy as np
+
         from dsocr_analyze.hardware.kernel_times import Machine, formula_seconds
 
         fitted = self.fitted(kind, dtype, weights_dtype=weights_dtype, kv_dtype=kv_dtype)
@@ -251,6 +254,9 @@ class Device:
             computed, nbytes = self._types(kind, dtype, weights_dtype)
         machine = Machine.of(self.gpu, computed, cold=cold)
         seconds = formula_seconds(c, given, machine, nbytes, causal=kind == "context_attention")
+        # Rounded up to a trillionth, or noise of the last digit would count as a difference.
+        part, exponent = np.frexp(seconds)
+        seconds = np.ldexp(np.ceil(part * _TRILLION) / _TRILLION, exponent)
         return float(seconds) if seconds.ndim == 0 else seconds
 
     def gemm_seconds(

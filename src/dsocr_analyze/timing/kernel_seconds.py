@@ -325,10 +325,9 @@ class _Group:
 
     def least(self) -> tuple[NDArray[np.bool_] | bool, Floats, Floats]:
         """Whether memory bounds them, and the least seconds of compute and of memory."""
-        if self.kind == "movement":
-            return True, *self.machine.least_seconds(self.flops, self.moved)
-        macs, bandwidth = self.column("macs"), self.machine.bytes_per_second
-        is_memory: NDArray[np.bool_] = self.moved / bandwidth > 2 * macs / self.rate()
+        is_memory: NDArray[np.bool_] | bool = self.kind == "movement" or (
+            self.moved / self.machine.bytes_per_second > 2 * self.column("macs") / self.rate()
+        )
         return is_memory, *self.machine.least_seconds(self.flops, self.moved)
 
     def fitted(self) -> tuple[Floats | float, KindError]:

@@ -29,9 +29,9 @@ __all__ = [
 Floats: TypeAlias = NDArray[np.float64]
 Sizes: TypeAlias = Mapping[str, Floats]
 
-_L2_USABLE: Final = 0.8
+_L2_USABLE: Final = 0.9
 """Fraction of L2 that bytes fill of which half are there the next time."""
-_L2_SHARPNESS: Final = 16.0
+_L2_SHARPNESS: Final = 24.0
 """How fast the share of bytes that are still there drops with their number."""
 _NOTHING: Final = 14.0
 _RAMP: Final = 0.25
@@ -131,12 +131,12 @@ def _by_range(
     over, within a fraction `ramp` of it, and takes no less time than the last one at the bound
     unless it `may_fall`.
     """
-    uppers, most = (*bounds, np.inf), np.where(may_fall, np.inf, 0.0)
+    uppers, least = (*bounds, np.inf), np.where(may_fall, 0.0, 1.0)
     taken = seconds(0, np.minimum(size, uppers[0]))
     for number, bound in enumerate(bounds, 1):
         longer = seconds(number, np.clip(size, bound, uppers[number]))
-        begun = np.clip((size / bound - 1) / ramp, 0.0, 1.0) if ramp else size > bound
-        taken = taken + begun * np.maximum(-most, longer - taken)
+        begun = np.clip((size / bound - 1) / ramp, 0.0, 1.0) if ramp else 1.0 * (size > bound)
+        taken = taken * np.maximum(least, longer / taken) ** begun
     return taken
 
 
@@ -298,6 +298,8 @@ _CHOICES: Final[Mapping[int, Sequence[_Tile]]] = {
     BY_EXPERTS: [_Tile([16], 32, 64, True), _Tile([64], 64, 32, False)],
 }  # fmt: skip
 _TOKENS: Final = (32, 64, 96, 512)
+_ROWS_BEGUN: Final = 1 / 8
+"""Fraction of a further tile of an expert's rows in which it is begun."""
 _FEW_EACH: Final = 8
 """Rows of an expert up to which the tile is one of few."""
 _WEIGHTS_SHARPNESS: Final = 16.0
@@ -388,7 +390,9 @@ def _products(
     fastest: Floats = np.asarray(np.inf)
     for tile_rows in tile.rows:
         rate = min(full, 1e12 * limits.get(tile_rows, np.inf))
-        units = touched * _row_tiles(rows / touched, tile_rows) * np.ceil(n / tile.columns)
+        units = (
+            touched * _whole(rows / touched / tile_rows, _ROWS_BEGUN) * np.ceil(n / tile.columns)
+        )
         each = 2.0 * tile_rows * tile.columns * padded / rate + c.tile_us * 1e-6
         if len(tile.rows) == 1:
             loaded = (tile_rows + tile.columns) * padded
@@ -402,18 +406,10 @@ def _second_kernel(
     c: records.ExpertsCoefficients,
 ) -> Floats:  # fmt: skip
     """Like `_products`, for the kernel that has every activation."""
-    (n, k), units = nk, touched * _row_tiles(rows / touched, _SECOND_TILE)
+    (n, k), units = nk, touched * _whole(rows / touched / _SECOND_TILE, _ROWS_BEGUN)
     rate = c.share_128 * machine.flops_per_second / machine.sms
     tile = 2.0 * _SECOND_TILE**2 * 64 * np.ceil(k / 64) / rate + c.fallback_tile_us * 1e-6
     return _waves(units * np.ceil(n / _SECOND_TILE), machine.sms, c.whole_waves) * tile
-
-
-def _row_tiles(rows_each: Floats, tile_rows: int) -> Floats:
-    """The mean over experts with and without one more row."""
-    low = np.floor(rows_each + 1e-9)
-    more = rows_each - low
-    mixed: Floats = (1 - more) * np.ceil(low / tile_rows) + more * np.ceil((low + 1) / tile_rows)
-    return mixed
 
 
 # --- attention -------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ _LIMITS: Final = (
     # Libraries split keys so that SMs are evenly busy. The tables have only powers of two, which
     # whole waves would fit just as well, with wrong times for the sizes in between.
     (r"generation_attention\.whole_waves", (1e-4, 0.7)),
-    (r"generation_attention\.l2_sharpness", (1.0, 16.0)),
+    (r"generation_attention\.l2_sharpness", (1.0, 24.0)),
     (r"experts\.l2_share", (0.5, 8.0)),
     (r"experts\.l2_part", (0.3, 1.5)),
     (r"experts\.ramp_mb", (1e-4, 30.0)),
