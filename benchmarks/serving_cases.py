@@ -11,10 +11,7 @@ from dsocr_analyze.hardware import device
 
 SAVED = Path(__file__).parent / "measured" / "serving_tables.json"
 LIMIT = 0.05
-REASONS = {
-    ("rtx-pro-6000", 16): ", because of one measured shape of experts",
-    ("h200-sxm", 1): ", because cuBLAS takes a slow kernel for up to 8 rows, which no formula has",
-}
+REASONS = {("rtx-pro-6000", 16): ", because of one measured shape of experts"}
 """What is known about cases beyond the limit."""
 
 

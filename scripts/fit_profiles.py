@@ -79,6 +79,11 @@ _HOPPER: Final = ("h100-sxm", "h200-sxm")
 
 OUR_ROWS: Final = 2
 """How often rows of such products are taken besides."""
+_FEW_ROWS: Final = 8
+_CLEARLY: Final = 0.975
+"""Factor by which a slow kernel must reduce the error."""
+_SLOW_COLUMNS: Final = (1536, 2048, 2560, 3072, 4096, 5120)
+_SLOW_DEPTHS: Final = (1536, 2048, 2560, 3584, 4096)
 SECOND_KERNEL: Final[dict[str, Any]] = {
     "fallback_movement": 1.0, "fallback_us": 1e-6, "fallback_tile_us": 1e-6
 }  # fmt: skip
@@ -138,12 +143,39 @@ def fit_kind(
             tried = [each for each, _ in sorted(costs, key=lambda pair: pair[1])[:left]]
     first = tried[0]
     found = fitted(kind, many, gpu, dtype, first, starts=3, evaluations=50)[0]
+    if isinstance(found, records.GemmCoefficients):
+        slowed = with_slow_sizes(found, training, gpu)
+        found = fitted(kind, many, gpu, dtype, slowed, starts=1, evaluations=50)[0]
     if isinstance(found, records.ExpertsCoefficients):
         if not training.sizes["fallback"].any():
             found = dataclasses.replace(found, **SECOND_KERNEL)
         if found.tiles not in (BY_TOKENS, BY_EXPERTS):
             found = dataclasses.replace(found, unaligned_ns=1e-6)
     return found
+
+
+def with_slow_sizes(
+    fit: records.GemmCoefficients, training: MeasuredRows, gpu: Gpu
+) -> records.GemmCoefficients:
+    """The fit with the sizes at which a library has a slow kernel for few rows, if any."""
+    few = training.taken(training.sizes["m"] <= _FEW_ROWS)
+
+    def cost(c: records.GemmCoefficients) -> float:
+        ratio = np.log(predicted("gemm", few, gpu, "bfloat16", c) / few.seconds)
+        return float(np.abs(ratio).mean())
+
+    best, least = fit, _CLEARLY * cost(fit)
+    plain = predicted("gemm", few, gpu, "bfloat16", fit)
+    for columns, depth in product(_SLOW_COLUMNS, _SLOW_DEPTHS):
+        tried = dataclasses.replace(fit, slow_columns=columns, slow_depth=depth, slow=1.0)
+        inside = predicted("gemm", few, gpu, "bfloat16", tried) > 1.5 * plain
+        if not inside.any():
+            continue
+        slow = float(np.median(few.seconds[inside] / plain[inside])) - 1
+        tried = dataclasses.replace(tried, slow=max(slow, 1e-3))
+        if cost(tried) < least:
+            best, least = tried, cost(tried)
+    return best
 
 
 def of_our_steps(rows: MeasuredRows) -> NDArray[np.bool_]:

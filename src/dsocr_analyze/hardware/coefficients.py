@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class GemmCoefficients:
-    """A matrix product (17): the best of six tiles and four split-k factors."""
+    """A matrix product (20): the best of six tiles and four split-k factors."""
 
     share_256x128: float
     share_128x256: float
@@ -55,6 +55,12 @@ class GemmCoefficients:
     launch_us: float
     crowding: float
     """Relative slowdown of a tile if every SM is busy (clock and power)."""
+    slow_columns: int
+    """Most columns with a slow kernel at few rows; 0 for none."""
+    slow_depth: int
+    """Largest k with it."""
+    slow: float
+    """Its relative slowdown."""
 
 
 @dataclass(frozen=True)

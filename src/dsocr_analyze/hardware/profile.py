@@ -66,8 +66,6 @@ _TOP: Final = ("name", "source", "licence", "system", "gpu", "host", "cpu", "ker
 _SHARED: Final = ("encoder_attention", "masked_attention", "movement")
 """Kinds alike under all engines: encoders run the model's own code, and what only moves bytes has
 few ways to do it."""
-_RETIRED: Final = ("slow_columns", "slow_depth", "slow")
-"""Coefficients of earlier profiles that no formula reads any more."""
 _OF_GPU: Final = (
     "title", "tensor_tflops", "bandwidth_gb_s", "memory_gb", "source", "sms", "l2_mb",
 )  # fmt: skip
@@ -131,9 +129,9 @@ def _kinds_in(table: Table, gpu: str) -> dict[tuple[str, str], Fitted]:
     found = {}
     for kind in COEFFICIENTS:
         for dtype, entry in table.get(kind, {}).items():
-            stated, record = {**_ERRORS, **entry}, coefficients_of(kind, dtype)
+            stated = {**_ERRORS, **entry}
             found[kind, dtype] = Fitted(
-                record(**{each.name: entry["coefficients"][each.name] for each in fields(record)}),
+                coefficients_of(kind, dtype)(**entry["coefficients"]),
                 float(stated["held_out_median"]), float(stated["held_out_p90"]),
                 entry.get("held_out_rows", 0), entry.get("training_rows", 0), gpu,
                 entry.get("framework", ""), entry.get("held_out_groups", 0),
@@ -242,8 +240,8 @@ def check_kinds(table: Table, where: str) -> None:
 
 def _check_kind(entry: Any, record: type[Coefficients], where: str) -> None:
     types = {field.name: str(field.type) for field in fields(record)}
-    given = _given_coefficients(entry, _STATED, (*types, *_RETIRED), where, types)
-    for name in types:
+    given = _given_coefficients(entry, _STATED, types, where, types)
+    for name in given:
         rule = ("a whole number", _is_count) if types[name] == "int" else ("above 0", _is_positive)
         _check(given, [name], f"{where}.coefficients.", *rule)
     _check(

@@ -188,15 +188,24 @@ def _streamed(
 
 _TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (64, 32))
 _SPLITS: Final = (1, 2, 4, 8)
+_FEW_ROWS: Final = 8
+_NARROW: Final = 512
 _PARTIAL_BYTES: Final = 8
 """Of a partial sum, written and read."""
+
+
+def _fading(size: Floats, limit: float) -> Floats:
+    """1 up to a limit, and gradually 0 beyond it."""
+    left: Floats = np.clip(1 - (size / max(1.0, limit) - 1) / _RAMP, 0.0, 1.0)
+    return left
 
 
 def _gemm(size: Sizes, machine: Machine, c: records.GemmCoefficients, weight_bytes: float) -> Needs:
     """One kernel with `batch` products.
 
     The library picks the fastest of its tiles and split-k factors; a tile runs at its share of an
-    SM's peak, while memory streams.
+    SM's peak, while memory streams. For few rows and medium-sized matrices libraries pick a slow
+    kernel.
     """
     m, n, k, batch = size["m"], size["n"], size["k"], size.get("batch", 1.0)
     shares = (
@@ -218,7 +227,9 @@ def _gemm(size: Sizes, machine: Machine, c: records.GemmCoefficients, weight_byt
             compute = np.minimum(compute, seconds)
     moved = batch * (n * k * weight_bytes + (m * k + m * n) * max(2, weight_bytes))
     seconds = _overlapped(compute, _streamed(moved, machine, c), c.norm) + c.launch_us * 1e-6
-    return seconds, 2.0 * batch * m * n * k, moved
+    slow = _fading(m, _FEW_ROWS) * _fading(n, c.slow_columns) * _fading(k, c.slow_depth)
+    slow = slow * c.slow * (1 - _fading(np.minimum(n, k), _NARROW))
+    return (1 + slow) * seconds, 2.0 * batch * m * n * k, moved
 
 
 TILES: Final = (
@@ -313,12 +324,6 @@ _NARROW_INTER: Final = 128
 as in the tables, and not only at the last."""
 _SECOND_TILE: Final = 128
 _ACTIVATION_BYTES: Final = 2
-
-
-def _fading(size: Floats, limit: float) -> Floats:
-    """1 up to a limit, and gradually 0 beyond it."""
-    left: Floats = np.clip(1 - (size / limit - 1) / _RAMP, 0.0, 1.0)
-    return left
 
 
 def _experts(

@@ -108,7 +108,8 @@ _PREFILL: Final = records.PrefillCoefficients(
 )
 _STARTS: Final[dict[str, records.Coefficients]] = {
     "gemm": records.GemmCoefficients(
-        0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.5, 0.5, 1.5, 1.0, 0.1, 0.7, 1.5, 1.5, 1.5, 1.0, 0.05,
+        0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.5, 0.5, 1.5, 1.0, 0.1, 0.7, 1.5, 1.5, 1.5, 1.0, 0.05, 0, 0,
+        0.3,
     ),
     "encoder_attention": _PREFILL,
     "context_attention": _PREFILL,
