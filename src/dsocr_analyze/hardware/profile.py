@@ -121,8 +121,7 @@ def _own_kinds(table: Table, gpu: str) -> dict[str, Kinds]:
 
 def _is_of(engine: str, kind: str, fitted: Fitted) -> bool:
     """Whether an engine's kernels take these times."""
-    launched_by = fitted.framework.partition(" ")[0]
-    return kind in _SHARED or launched_by == engine or launched_by not in ENGINES
+    return kind in _SHARED or fitted.framework.partition(" ")[0] not in {*ENGINES} - {engine}
 
 
 def _kinds_in(table: Table, gpu: str) -> dict[tuple[str, str], Fitted]:

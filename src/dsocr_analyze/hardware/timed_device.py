@@ -48,7 +48,6 @@ _SCALE_BYTES: Final = 2 / 128
 _WEIGHT_ONLY_BYTES: Final = {"int8": 1 + _SCALE_BYTES, "int4": 0.5 + _SCALE_BYTES}
 _WEIGHT_BYTES: Final = {"bfloat16": 2, "float16": 2, "float8": 1, **_WEIGHT_ONLY_BYTES}
 _MULTIPLIED: Final = ("bfloat16", "float16", "float8")
-_TRILLION: Final = 2.0**40
 _ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp8": "float8"}
 _ACTIVATIONS: Final = {"silu": False, "relu2": False, "gelu": True}
 """Whether Blackwell's libraries need a second kernel, by the experts' activation."""
@@ -256,7 +255,7 @@ class Device:
         seconds = formula_seconds(c, given, machine, nbytes, causal=kind == "context_attention")
         # Rounded up to a trillionth, or noise of the last digit would count as a difference.
         part, exponent = np.frexp(seconds)
-        seconds = np.ldexp(np.ceil(part * _TRILLION) / _TRILLION, exponent)
+        seconds = np.ldexp(np.ceil(part * 2.0**40) / 2.0**40, exponent)
         return float(seconds) if seconds.ndim == 0 else seconds
 
     def gemm_seconds(
@@ -391,8 +390,8 @@ class Device:
 
         from dsocr_analyze.hardware.kernel_times import Machine
 
-        machine = Machine.of(self.gpu, self.gpu.tensor_dtype, cold=cold)
-        return machine.hits(np.asarray(nbytes, dtype=np.float64)) > 0.5
+        moved = np.asarray(nbytes, dtype=np.float64)
+        return Machine.of(self.gpu, self.gpu.tensor_dtype, cold=cold).hits(moved) > 0.5
 
 
 def _arrays(sizes: Mapping[str, Sizes]) -> dict[str, Floats]:

@@ -319,8 +319,9 @@ class _Group:
     def rate(self) -> float:
         """FLOPs per second at the peak of the type in which they multiply."""
         if not self.machine.flops_per_second:
-            title = self.device.gpu.title
-            raise DeviceError(f"the profile of {title} lacks gpu.float32_tflops; add it")
+            raise DeviceError(
+                f"the profile of {self.device.gpu.title} lacks gpu.float32_tflops; add it"
+            )
         return self.machine.flops_per_second
 
     def least(self) -> tuple[NDArray[np.bool_] | bool, Floats, Floats]:

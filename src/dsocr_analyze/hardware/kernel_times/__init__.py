@@ -33,7 +33,6 @@ _L2_USABLE: Final = 0.9
 """Fraction of L2 that bytes fill of which half are there the next time."""
 _L2_SHARPNESS: Final = 24.0
 """How fast the share of bytes that are still there drops with their number."""
-_NOTHING: Final = 14.0
 _RAMP: Final = 0.25
 """Fraction beyond a library's limit within which its next kernel takes over."""
 _BEGUN: Final = 0.5
@@ -56,8 +55,9 @@ class Machine(NamedTuple):
     @classmethod
     def of(cls, gpu: Gpu, dtype: str, *, cold: bool = False) -> Self:
         """A GPU."""
-        flops, nbytes = gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9
-        return cls(flops, nbytes, gpu.sms, gpu.l2_mb * 1e6, cold)
+        return cls(
+            gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9, gpu.sms, gpu.l2_mb * 1e6, cold
+        )  # fmt: skip
 
     def hits(
         self, moved: Floats, usable: float = _L2_USABLE, sharpness: float = _L2_SHARPNESS
@@ -67,13 +67,13 @@ class Machine(NamedTuple):
             return np.zeros_like(moved)
         filled = np.log(np.maximum(moved, 1.0) / (self.l2_bytes * usable)) * sharpness
         # Less than a millionth is nothing: as if they were cold, to the last digit.
-        share: Floats = np.where(filled < _NOTHING, 1 / (1 + np.exp(np.minimum(filled, 50))), 0.0)
+        share: Floats = np.where(filled < 14, 1 / (1 + np.exp(np.minimum(filled, 50))), 0.0)
         return share
 
     def least_seconds(self, flops: Floats, moved: Floats) -> tuple[Floats, Floats]:
         """Of products at the peak, and of the bytes that L2 does not serve at the bandwidth."""
-        served = moved * self.hits(moved)
-        return flops / self.flops_per_second, (moved - served) / self.bytes_per_second
+        missed = moved - moved * self.hits(moved)
+        return flops / self.flops_per_second, missed / self.bytes_per_second
 
     def memory_seconds(
         self, moved: Floats, c: records.Coefficients, usable: float = _L2_USABLE,
