@@ -13,15 +13,6 @@ from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.input_files import own_folder, own_folder_to_write, read_bytes
 from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections, KeptBenchmark
 
-__all__ = [
-    "PROFILES",
-    "forget",
-    "gpu_profiles",
-    "keep",
-    "kept_benchmarks",
-    "select_corrections",
-]
-
 PROFILES: Final = "devices"
 """The folder of profiles in the config folder."""
 

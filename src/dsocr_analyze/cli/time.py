@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.timing.predict import TimeRequest
     from dsocr_analyze.timing.server_benchmarks.reading import ServerBenchmark
 
-__all__ = ["time"]
-
 _OF_TIME: Final[options.Added] = {
     "named_gpus": options.SECONDS_OF_A_PAGE["gpu"],
     "runtime": options.SECONDS_OF_A_PAGE["runtime"],

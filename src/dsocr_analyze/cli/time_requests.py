@@ -21,14 +21,6 @@ from dsocr_analyze.timing.predict import TimeRequest
 if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import TimeRequested
 
-__all__ = [
-    "MOST_CONCURRENCY",
-    "lengths_are_given",
-    "of_many_pages",
-    "request_from",
-    "time_request",
-]
-
 MOST_CONCURRENCY: Final = 65_536
 _MOST_POINTS: Final = 1_000
 _DEFAULTS: Final = {name: default for name, (_, default) in options.SECONDS_OF_A_PAGE.items()}

@@ -10,20 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-__all__ = [
-    "COEFFICIENTS",
-    "Coefficients",
-    "ExpertsCoefficients",
-    "Fitted",
-    "GemmCoefficients",
-    "GenerationCoefficients",
-    "MaskedCoefficients",
-    "MovementCoefficients",
-    "PrefillCoefficients",
-    "ScaledGemmCoefficients",
-    "coefficients_of",
-]
-
 
 @dataclass(frozen=True)
 class GemmCoefficients:

@@ -19,16 +19,6 @@ from dsocr_analyze.kernels import Attention, Convolution, Gemm, Kernel, Kind
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.coefficients import Fitted
 
-__all__ = [
-    "UNREPLACED",
-    "CpuKernels",
-    "contributions",
-    "family_of",
-    "measured_family",
-    "names_of",
-]
-
-
 _WEIGHT_PRODUCTS: Final = frozenset({"linear", "addmm", "mm"})
 _ROWS: Final = (1, 2, 4, 16, 64, 256, 1024, 4096)
 _KEYS: Final = (64, 256, 1024, 4096)

@@ -15,17 +15,6 @@ from dsocr_analyze.dtypes import FLOAT32, Dtype
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.names import did_you_mean
 
-__all__ = [
-    "Gpu",
-    "catalogue_name",
-    "check_features",
-    "gpu_aliases",
-    "gpu_catalogue",
-    "gpu_named",
-    "missing_features",
-    "plain_name",
-]
-
 _FLASH_CAPABILITY: Final = 8.0
 _FLASH_TARGETS: Final = ("gfx90a", "gfx942", "gfx950")
 """What flash-attn 2 has kernels for, by its README: Ampere and later, MI200, MI300 and MI350."""

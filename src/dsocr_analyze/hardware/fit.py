@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.workload import PageWorkload
 
-__all__ = [
-    "ASSUMPTIONS",
-    "LARGEST_BATCH",
-    "BatchNeed",
-    "GpuFit",
-    "MemoryNeed",
-    "Order",
-    "fit",
-    "largest_batch",
-    "memory_need",
-]
-
 LARGEST_BATCH: Final = 1 << 20
 
 Order = Literal["at once", "one at a time"]

@@ -36,20 +36,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.kernel_times.fitting import FitErrors
     from dsocr_analyze.toml_table import Table
 
-__all__ = [
-    "all_profiles",
-    "check_gpu",
-    "check_kinds",
-    "cpu_profile_text",
-    "device",
-    "gpu_text",
-    "host_text",
-    "kind_text",
-    "profile_from_file",
-    "top_text",
-]
-
-
 _HALVES: Final = ("bfloat16", "float16")
 _DTYPES: Final = (*_HALVES, "float8")
 _PRODUCT_DTYPES: Final = (*_DTYPES, "float32")

@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     Sizes: TypeAlias = int | float | NDArray[np.int64] | Floats
     Seconds: TypeAlias = float | Floats
 
-__all__ = [
-    "ENGINES",
-    "EXTRAPOLATED_BAND",
-    "STORED_BITS",
-    "WEIGHT_ONLY_ERROR",
-    "Device",
-    "Engine",
-    "MeasuredHost",
-    "dtype_name",
-    "product_types",
-]
-
 EXTRAPOLATED_BAND: Final = 2.0
 """Factor by which errors widen for a kind taken from another GPU or serving engine."""
 

@@ -7,19 +7,6 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from msgspec import Meta, Struct
 
-__all__ = [
-    "SECONDS_PER_HOUR",
-    "Bound",
-    "Interval",
-    "LoadedGpu",
-    "TimeAssumptions",
-    "TimeCorrection",
-    "TimeEntry",
-    "TimeProfile",
-    "TimeStage",
-    "cost_per_thousand_pages",
-]
-
 SECONDS_PER_HOUR: Final = 3600.0
 
 Share = Annotated[float, Meta(ge=0)]

@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.workload import Mode, PageWorkload
 
-__all__ = [
-    "Assumptions",
-    "OutputLengths",
-    "estimated_preprocessing",
-]
-
 # --- output lengths ---------------------------------------------------------------------------
 
 

@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.timing.kernel_seconds import Duration
     from dsocr_analyze.timing.runtimes import Host
 
-__all__ = [
-    "LARGEST_FACTOR",
-    "NO_CORRECTIONS",
-    "UNKNOWN_VERSION",
-    "Correction",
-    "Corrections",
-    "KeptBenchmark",
-    "basis_of",
-]
-
 LARGEST_FACTOR: Final = 5.0
 """Beyond this factor or its reciprocal, something else was measured."""
 

@@ -11,17 +11,15 @@ from typing import Final
 
 import numpy as np
 
+from dsocr_analyze.hardware.kernel_times import Floats
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Kernel, Rows
 from dsocr_analyze.timing.kernel_seconds import (
     Duration,
-    Floats,
     kernel_seconds,
     weight_bytes,
 )
 from dsocr_analyze.timing.runtimes import Host
-
-__all__ = ["eager_pass", "eager_step", "finish_times", "launched"]
 
 _US: Final = 1e-6
 

@@ -31,21 +31,6 @@ from dsocr_analyze.timing.sam_kernels import STRIDED_PS, strided_elements
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.cpu_kernels import CpuKernels
 
-__all__ = [
-    "HOST_ERROR",
-    "UNQUANTIZED",
-    "Duration",
-    "Figure",
-    "Floats",
-    "KernelSeconds",
-    "KindError",
-    "kernel_seconds",
-    "kind_of",
-    "mean_step",
-    "total_duration",
-    "weight_bytes",
-]
-
 Figure: TypeAlias = "float | Floats"
 """A float, or an array of workloads."""
 

@@ -21,8 +21,6 @@ from dsocr_analyze.row_files import (
 from dsocr_analyze.timing.assumptions import OutputLengths
 from dsocr_analyze.workload import LARGEST_COUNT
 
-__all__ = ["read_lengths"]
-
 _LENGTH_COLUMN: Final = "new_tokens"
 """Column of a page's tokens; a file's only column may have any name."""
 

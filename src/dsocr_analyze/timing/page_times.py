@@ -16,11 +16,12 @@ from dsocr_analyze.architectures.architecture import Architecture, ModelDimensio
 from dsocr_analyze.dtypes import FLOAT32, Dtype
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import check_features
+from dsocr_analyze.hardware.kernel_times import Floats
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.tape import Size
 from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.eager import eager_pass, eager_step
-from dsocr_analyze.timing.kernel_seconds import Duration, Figure, Floats, mean_step, total_duration
+from dsocr_analyze.timing.kernel_seconds import Duration, Figure, mean_step, total_duration
 from dsocr_analyze.timing.serving import (
     Integers,
     LoopPoint,
@@ -30,8 +31,6 @@ from dsocr_analyze.timing.serving import (
     running_counts,
 )
 from dsocr_analyze.workload import PageWorkload
-
-__all__ = ["ManyPages", "PageTimer", "PageTimes", "TimedModel"]
 
 
 @dataclass(frozen=True)

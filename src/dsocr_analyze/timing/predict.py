@@ -26,8 +26,6 @@ from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes, Tim
 from dsocr_analyze.timing.served_modes import served_notes
 from dsocr_analyze.workload import PageWorkload
 
-__all__ = ["TimeRequest", "bottleneck", "entry_of", "predict", "times_of"]
-
 
 @dataclass(frozen=True)
 class TimeRequest:

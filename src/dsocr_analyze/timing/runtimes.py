@@ -17,17 +17,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.timed_device import Device, Engine
     from dsocr_analyze.workload import ViewBatch
 
-__all__ = [
-    "CHANNELS",
-    "EAGER",
-    "NATIVE",
-    "RUNTIMES",
-    "SERVERS",
-    "Host",
-    "Precision",
-    "server_named",
-]
-
 CHANNELS: Final = 3
 
 

@@ -7,8 +7,6 @@ from typing import Final, Literal, TypeAlias
 from dsocr_analyze.kernels import Elements, Kernel, Rows
 from dsocr_analyze.tape import Size
 
-__all__ = ["SAM_SENTENCE", "STRIDED_PS", "BiasedKernel", "biased_kernel", "strided_elements"]
-
 BiasedKernel: TypeAlias = Literal["memory-efficient", "cuDNN", "math", "math in fp32"]
 
 STRIDED_PS: Final = 8.0

@@ -13,8 +13,6 @@ from msgspec import Struct, toml
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.workload import Mode, PageWorkload
 
-__all__ = ["ServedModes", "all_served_modes", "served_notes"]
-
 _SIZES: Final = attrgetter("base_size", "image_size", "crop_mode")
 
 

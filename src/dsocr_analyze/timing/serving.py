@@ -25,22 +25,13 @@ from numpy.typing import NDArray
 
 from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
 from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.hardware.kernel_times import Floats
 from dsocr_analyze.hardware.timed_device import STORED_BITS, Device
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.tape import Size, ceil_div, maximum, minimum
-from dsocr_analyze.timing.kernel_seconds import Duration, Figure, Floats, kernel_seconds
+from dsocr_analyze.timing.kernel_seconds import Duration, Figure, kernel_seconds
 from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision
 from dsocr_analyze.workload import PageWorkload, ViewBatch
-
-__all__ = [
-    "Integers",
-    "LoopPoint",
-    "LoopTimes",
-    "ServedModel",
-    "closed_loop",
-    "running_counts",
-    "stretch_times",
-]
 
 Integers = NDArray[np.int64]
 

@@ -14,18 +14,6 @@ from numpy.typing import NDArray
 from dsocr_analyze.hardware import coefficients as records
 from dsocr_analyze.hardware.devices import Gpu
 
-__all__ = [
-    "BEST_64",
-    "BEST_128",
-    "BY_EXPERTS",
-    "BY_TOKENS",
-    "TILES",
-    "Floats",
-    "Machine",
-    "formula_seconds",
-    "masked_bytes",
-]
-
 Floats: TypeAlias = NDArray[np.float64]
 Sizes: TypeAlias = Mapping[str, Floats]
 

@@ -23,18 +23,6 @@ from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times import Floats, Machine, formula_seconds
 from dsocr_analyze.interruption import safe_point
 
-__all__ = [
-    "SEED",
-    "FitErrors",
-    "MeasuredRows",
-    "check_can_fit",
-    "first_guess",
-    "fit_errors",
-    "fitted",
-    "held_out_groups",
-    "predicted",
-]
-
 _HELD_OUT_BELOW: Final = 77
 """Limit of a hash's first byte: three groups in ten."""
 _NBYTES: Final = {"float8": 1, "float32": 4}

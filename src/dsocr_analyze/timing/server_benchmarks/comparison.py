@@ -36,14 +36,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.timing.predict import TimeRequest
     from dsocr_analyze.workload import PageWorkload
 
-__all__ = [
-    "BenchmarkEntry",
-    "Comparison",
-    "measured_server",
-    "of_model",
-    "with_preprocessing",
-]
-
 Positive = Annotated[float, Meta(gt=0)]
 
 _PROMPT_TOLERANCE: Final = 1.2

@@ -23,8 +23,6 @@ from dsocr_analyze.errors import BenchmarkError
 from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
 from dsocr_analyze.workload import LARGEST_COUNT
 
-__all__ = ["ServerBenchmark", "read_benchmarks", "shown"]
-
 _MOST_RESULTS: Final = 100
 _RIGHT: Final = (
     "give what vllm bench serve --save-result, sglang.bench_serving --output-file or vllm bench"
