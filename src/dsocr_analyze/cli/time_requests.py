@@ -69,11 +69,11 @@ def time_request(
     ]  # fmt: skip
     text = asked["concurrency"]
     axis = parse_numbers("concurrency", text, 1, MOST_CONCURRENCY)
-    if len(axis) > _MOST_POINTS:
-        raise WorkloadError(
-            f"--concurrency {text} has {len(axis)} values; give at most {_MOST_POINTS}"
-        )
     concurrency = [*dict.fromkeys(chain(*chain(*axis.parts)))]
+    if len(concurrency) > _MOST_POINTS:
+        raise WorkloadError(
+            f"--concurrency {text} has {len(concurrency)} values; give at most {_MOST_POINTS}"
+        )
     return TimeRequest(profiles, jobs, concurrency)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from functools import cache
@@ -28,7 +29,13 @@ from dsocr_analyze.hardware.coefficients import (
     coefficients_of,
 )
 from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue
-from dsocr_analyze.hardware.timed_device import ENGINES, EXTRAPOLATED_BAND, Device, MeasuredHost
+from dsocr_analyze.hardware.timed_device import (
+    ENGINES,
+    EXTRAPOLATED_BAND,
+    Device,
+    Engine,
+    MeasuredHost,
+)
 from dsocr_analyze.input_files import SETTINGS_BYTES, read_bytes
 
 if TYPE_CHECKING:
@@ -92,25 +99,23 @@ def _shipped(name: str) -> Device:
     return _profile(gpu, table, _own_kinds(table, name), base)
 
 
-Kinds: TypeAlias = Mapping[tuple[str, str], Fitted]
+Kinds: TypeAlias = dict[tuple[str, str], Fitted]
 
 
-def _own_kinds(table: Table, gpu: str) -> dict[str, Kinds]:
-    """The coefficients in a profile by serving engine."""
+def _own_kinds(table: Table, gpu: str) -> dict[Engine, Kinds]:
+    """Coefficients in a profile by serving engine; what no engine launched is every engine's."""
     every = _kinds_in(table, gpu)
-    found: dict[str, Kinds] = {ENGINES[0]: every}
+    found = {ENGINES[0]: every}
     for engine in ENGINES[1:]:
-        shared = {key: each for key, each in every.items() if _is_of(engine, key[0], each)}
-        found[engine] = shared | _kinds_in(table.get(engine, {}), gpu)
+        kinds, others = _kinds_in(table.get(engine, {}), gpu), {*ENGINES} - {engine}
+        for key, fitted in every.items():
+            if key[0] in _SHARED or fitted.framework.partition(" ")[0] not in others:
+                kinds.setdefault(key, fitted)
+        found[engine] = kinds
     return found
 
 
-def _is_of(engine: str, kind: str, fitted: Fitted) -> bool:
-    """Whether an engine's kernels take these times."""
-    return kind in _SHARED or fitted.framework.partition(" ")[0] not in {*ENGINES} - {engine}
-
-
-def _kinds_in(table: Table, gpu: str) -> dict[tuple[str, str], Fitted]:
+def _kinds_in(table: Table, gpu: str) -> Kinds:
     found = {}
     for kind in COEFFICIENTS:
         for dtype, entry in table.get(kind, {}).items():
@@ -128,15 +133,15 @@ def _kinds_in(table: Table, gpu: str) -> dict[tuple[str, str], Fitted]:
 def _profile(
     gpu: Gpu,
     table: Table,
-    own: Mapping[str, Kinds],
+    own: dict[Engine, Kinds],
     base: Device | None,
     host: MeasuredHost | None = None,
 ) -> Device:
     """A GPU with its own kinds by engine, and others as on the one that it is like."""
-    kinds = {engine: dict(own[engine]) for engine in ENGINES}
+    kinds, anyones = dict(zip(own, map(dict, own.values()), strict=True)), ChainMap(*own.values())
     for engine, dtype, kind in product(ENGINES, sorted(_PRODUCT_DTYPES), COEFFICIENTS):
         key, found = (kind, dtype), kinds[engine]
-        lent = next((each[key] for each in own.values() if key in each), None)
+        lent = anyones.get(key)
         if key not in found and not lent and base and (dtype in _HALVES or gpu.tflops(dtype)):
             lent = base.under(engine).kinds.get(key)
         if key not in found and lent:

@@ -292,8 +292,8 @@ _EVERY_TILE: Final = (16, 32, 64, 128, _BETWEEN)
 _CHOICES: Final[Mapping[int, Sequence[_Tile]]] = {
     BEST_64: [_Tile(_EVERY_TILE, 64, 64, None)],
     BEST_128: [_Tile(_EVERY_TILE, 128, 64, None)],
-    BY_TOKENS: [_Tile([16], 64, 128, True), _Tile([32], 64, 128, True),
-                *(_Tile([rows], 128, 64, False) for rows in (32, 64, 128))],
+    BY_TOKENS: [_Tile([16], 64, 128, True), _Tile([32], 64, 128, True), _Tile([32], 128, 64, False),
+                _Tile([64], 128, 64, False), _Tile([128], 128, 64, False)],
     BY_EXPERTS: [_Tile([16], 32, 64, True), _Tile([64], 64, 32, False)],
 }  # fmt: skip
 _TOKENS: Final = (32, 64, 96, 512)
