@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -69,12 +69,10 @@ def time_request(
     ]  # fmt: skip
     text = asked["concurrency"]
     axis = parse_numbers("concurrency", text, 1, MOST_CONCURRENCY)
-    concurrency = [*dict.fromkeys(chain(*chain(*axis.parts)))]
-    if len(concurrency) > _MOST_POINTS:
-        raise WorkloadError(
-            f"--concurrency {text} has {len(concurrency)} values; give at most {_MOST_POINTS}"
-        )
-    return TimeRequest(profiles, jobs, concurrency)
+    points = [*islice(chain(*chain(*axis.parts)), _MOST_POINTS + 1)]
+    if len(points) > _MOST_POINTS:
+        raise WorkloadError(f"--concurrency {text} is too many values; give at most {_MOST_POINTS}")
+    return TimeRequest(profiles, jobs, [*dict.fromkeys(points)])
 
 
 def request_from(
