@@ -711,6 +711,27 @@ def test_the_simulator_alone_is_right_by_hand():
 # --- limits and laws ------------------------------------------------------------------------------
 
 
+def test_where_the_cpu_feeds_few_pages_hardly_a_sequence_runs():
+    """A page in 100 s at most, whose 2 tokens take milliseconds."""
+    for clients in (512, 4096):
+        times = constant_times(clients, prepare=100.0, steps=1.0)
+        assert steady(clients, times).pages_per_second == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_kink_of_the_steps_is_not_jumped_over_by_clients_that_the_cpu_cannot_feed():
+    """Steps of up to 64 take 10 ms, of more 20: 64 sequences of 1,000 tokens give 6.4 pages/s.
+
+    The CPU feeds 5, for which 50 sequences suffice; 128 that are fed would give 6.4 again.
+    """
+    sequences = np.arange(257)
+    step = np.where(sequences <= 64, 0.01, 0.02)
+    for clients in (80, 90, 100, 128, 256):
+        times = LoopTimes(0.2, 1, 1e-6, 0, 1000.0, sequences, step, np.zeros(257))
+        point = steady(clients, times)
+        assert point.pages_per_second == pytest.approx(5, rel=1e-2)
+        assert point.running == pytest.approx(50, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("clients", "times", "rate", "within"),
     [

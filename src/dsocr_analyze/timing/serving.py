@@ -181,8 +181,10 @@ def stretch_times(stretches: Iterable[tuple[Figure, Figure]]) -> Iterator[Figure
 # --- closed loops -----------------------------------------------------------------------------
 
 
-_HALVINGS: Final = 24
-"""Finer than steps are known by far."""
+_HALVINGS: Final = 28
+"""Of a ratio; finer than steps are known by far."""
+_FEWEST: Final = 1e-12
+"""Fraction of the other clients' sequences that run if hardly any does."""
 
 
 class LoopTimes(NamedTuple):
@@ -246,19 +248,31 @@ def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
     """Steady states of `[n]` loops."""
     with np.errstate(all="ignore"):  # infinity marks what is impossible
         gpu_seconds = _least_gpu_seconds(clients, times)
-        capacity = np.minimum(times.workers / np.asarray(times.prepare), 1 / gpu_seconds)
+        prepared = times.workers / np.asarray(times.prepare)
         first_step = times.at(times.step, np.ones(len(clients)))
         alone = times.prepare + times.prefill + times.steps * first_step
-        most = np.minimum(clients / alone, capacity)
-        low, high = np.zeros(len(clients)), np.ones(len(clients))
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            point = _point_at(middle, most, gpu_seconds, clients, times)
+        most = np.minimum(clients / alone, np.minimum(prepared, 1 / gpu_seconds))
+        low, high = np.full((2, len(clients)), [[_FEWEST], [1.0]])
+
+        def is_possible(part: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+            """Whether the CPU prepares so many pages, and pages are fast enough for so many."""
+            point = _point_at(part, most, gpu_seconds, clients, times)
             rate = point.pages_per_second
-            # Within the limit, and pages are fast enough for it.
-            is_possible = (rate <= most) & (point.page <= clients / rate)
-            low = np.where(is_possible, middle, low)
-            high = np.where(is_possible, high, middle)
+            return rate <= prepared, (rate <= most) & (point.page <= clients / rate)
+
+        # Steps have kinks. No more sequences run than the CPU can feed; of numbers for which pages
+        # are fast enough, it is the largest.
+        is_fed = np.ones(len(clients), dtype=bool)
+        for count in times.sequences[2:]:
+            knot = np.minimum(1.0, (count - 1) / np.maximum(1, clients - 1))
+            feeds, is_fast = is_possible(knot)
+            is_fed &= feeds
+            low = np.where(is_fed & is_fast, knot, low)
+            high = np.where(is_fed & is_fast, 1.0, np.minimum(high, knot))
+        for _ in range(_HALVINGS):
+            middle = np.sqrt(low * high)
+            holds = np.logical_and(*is_possible(middle))
+            low, high = np.where(holds, middle, low), np.where(holds, high, middle)
         part = np.where(clients == 1, 1.0, low)
         found = _point_at(part, most, gpu_seconds, clients, times)
     # Before its first token, a page waits at whichever of the CPU and the GPU is saturated.
