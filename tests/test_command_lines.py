@@ -370,7 +370,7 @@ REFUSED = [
     ("sweep --gpu l40s --dtype bfloat16,float32", 2,
      "--dtype float32: attention was measured in 16 bits only; use bfloat16 or float16"),
     ("sweep --gpu a100 --weights-dtype fp8", 2,
-     "A100 80 GB SXM has no weights in float8; use weights_dtype bfloat16 or float16 or int8"
+     "A100 80 GB SXM has no weights in float8; use --weights-dtype bfloat16 or float16 or int8"
      " or int4"),
     ("sweep --gpu l40s --runtime eager --kv-dtype fp8", 2,
      "--weights-dtype and --kv-dtype are for --runtime serving; leave them out"),

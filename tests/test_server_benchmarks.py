@@ -390,8 +390,8 @@ def test_measured_preprocessing_takes_the_place_of_the_estimate(
         assert job.sentences("")[1].startswith("; ".join((
             f"preprocessing takes {milliseconds} ms of CPU per page (measured by vllm bench"
             f" mm-processor over {prepared.requests} requests, result.json",
-            f"{1e3 * estimated_preprocessing(DEFAULT, PAGE):.1f} ms estimated from its"
-            f" pixels{check}",
+            "the same work is estimated at"
+            f" {1e3 * estimated_preprocessing(DEFAULT, PAGE):.1f} ms{check}",
             *prepared.doubts(),
         )))  # fmt: skip
     with pytest.raises(BenchmarkError, match="all measure preprocessing; give one"):

@@ -72,7 +72,8 @@ def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> tuple[str,
     if weights not in gpu.weight_dtypes:
         raise DeviceError(
             f"{gpu.title} has no weights in {weights_dtype};"
-            f" use weights_dtype {' or '.join(gpu.weight_dtypes)}"
+            f" use weights_dtype {' or '.join(gpu.weight_dtypes)}",
+            arguments=["weights_dtype"],
         )
     if own == "float8" != weights:
         raise DeviceError(

@@ -285,7 +285,7 @@ def with_preprocessing(
         check = ", so check that the requests were this page" if is_far else ""
         origin = "; ".join((
             f"measured by {each.program} over {each.requests:,} requests, {each.file}",
-            f"{1e3 * expected:.1f} ms estimated from its pixels{check}", *each.doubts(),
+            f"the same work is estimated at {1e3 * expected:.1f} ms{check}", *each.doubts(),
         ))  # fmt: skip
         request = replace(request, jobs=[
             replace(job, preprocess_seconds=seconds, preprocess_origin=origin)
