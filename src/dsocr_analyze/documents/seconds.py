@@ -1,6 +1,7 @@
 """The page whose seconds a document works through."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from dsocr_analyze.architectures import DEFAULT
@@ -33,6 +34,7 @@ class TimedPage:
         self.gpu, self.profiles = device("h100-sxm"), dict(all_profiles())
         self._model = page_times.TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
 
+    @cache  # noqa: B019  # a page lives as long as the process
     def kernels(
         self, which: str, gpu: str = "h100-sxm", server: str = "vllm"
     ) -> list[tuple[Kernel, Mapping[str, Any], float, bool]]:
@@ -53,6 +55,7 @@ class TimedPage:
         found = zip(kernels, priced.seconds, priced.is_memory, strict=True)
         return [(each, each.dimensions._asdict(), *times) for each, *times in found]
 
+    @cache  # noqa: B019  # a page lives as long as the process
     def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, Duration]]:
         """The page under a runtime or server, and what its stages' seconds are made of."""
         host = {"eager": EAGER, "serving": SERVERS["vllm"], **SERVERS}[runtime]
