@@ -42,23 +42,27 @@ class TimedPage:
 
         With their sizes by name, seconds of a call, and whether memory bounds it.
         """
-        dimensions, T = self._model.dimensions, self.workload.seq_len
         served = serving.ServedModel(
-            DEFAULT, dimensions, BFLOAT16, self.profiles[gpu], SERVERS[server]
+            DEFAULT, self._model.dimensions, BFLOAT16, self.profiles[gpu], SERVERS[server]
         )
         kernels = (
-            served.step_kernels(1, T + 1)
+            served.step_kernels(1, self.workload.seq_len + 1)
             if which == "step"
-            else served.prompt_kernels(T, self.workload.visual_tokens)
+            else served.prompt_kernels(self.workload.seq_len, self.workload.visual_tokens)
         )
         priced = kernel_seconds(kernels, served.device)
-        found = zip(kernels, priced.seconds, priced.is_memory, strict=True)
-        return [(each, each.dimensions._asdict(), *times) for each, *times in found]
+        return [
+            (each, each.dimensions._asdict(), seconds, is_memory)
+            for each, seconds, is_memory in zip(
+                kernels, priced.seconds, priced.is_memory, strict=True
+            )
+        ]
 
     @cache  # noqa: B019  # a page lives as long as the process
     def predicted(self, runtime: str) -> tuple[TimeEntry, Mapping[str, Duration]]:
         """The page under a runtime or server, and what its stages' seconds are made of."""
-        host = {"eager": EAGER, "serving": SERVERS["vllm"], **SERVERS}[runtime]
-        assumed = assumptions.Assumptions(host)
-        times = predict.times_of(self._model, self.workload, assumed, (1, 4, 16))
+        hosts = {"eager": EAGER, "serving": SERVERS["vllm"], **SERVERS}
+        times = predict.times_of(
+            self._model, self.workload, assumptions.Assumptions(hosts[runtime]), (1, 4, 16)
+        )
         return predict.entry_of(times), times.stages
