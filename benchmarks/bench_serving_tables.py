@@ -23,7 +23,8 @@ the logs of the sizes:
   touched expert, linear on their triangulation; covered within its hull.
 - What only moves bytes: between the bytes of measured kernels, a median for each eighth of an
   octave.
-- Router (n = 64), head (n = 129,280) and convolutions: not covered by any table.
+- Router (n = 64), head (n = 129,280), convolutions, and sums that SAM reads at a stride, where the
+  tables' elementwise kernels read one byte after the other: not covered by any table.
 - Kernels that move between half and twice what L2 holds are not covered: there the tables' times
   depend on what their own repeats left in the cache, which is not what a page leaves there.
 
@@ -72,6 +73,7 @@ from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel, Rows
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.runtimes import SERVERS
+from dsocr_analyze.timing.sam_kernels import strided_elements
 from dsocr_analyze.timing.serving import ServedModel
 
 NEW_TOKENS = 1024
@@ -292,6 +294,8 @@ class Tables:
     def find(self, kernel: Kernel) -> Found | None:
         """Seconds of a kernel; None where no table covers it."""
         sizes = kernel.dimensions
+        if strided_elements(kernel):
+            return None
         if isinstance(sizes, Elements | Rows):
             return self.movements and self.movements.find(kernel.work.bytes_moved)
         if kernel.dtype != "bfloat16":
