@@ -1,7 +1,7 @@
 """Published speeds of SAM's encoder against the prediction, with each row's own conditions.
 
     pip install 'dsocr-analyze[profiles]'
-    python benchmarks/bench_sam.py
+    python benchmarks/bench_sam.py [--sentence]
 
 `measured/sam.toml` has the rows and their sources. The kernels are those of this package's own
 encoders, with what the conditions change: autocast keeps the residual in fp32 and casts what
@@ -17,7 +17,8 @@ Prints every row, and the error on each GPU if its rows are left out; of the A10
 the decoder and the memory-efficient kernel were measured, the rows with this kernel. `attention` is
 the same error if attention is to blame for all of it: the band of the prediction. Beside it, what
 a view of 1024 pixels is predicted to take in the vendors' code, uncompiled in bfloat16, and the
-published range less the decoder. Exits with 1 where a limit is missed.
+published range less the decoder. Exits with 1 where a limit is missed. `--sentence` prints what the
+README says.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -205,17 +206,20 @@ def fit(timed: Sequence[tuple[Row, Counter[str]]], rates: dict[str, float]) -> S
 
 def main() -> int:
     print_environment()
-    timed, errors, blamed = [(row, parts(row)) for row in rows()], [], []
+    tell: Callable[[str], None] = print
+    if is_sentence := "--sentence" in sys.argv[1:]:
+        tell = partial(print, file=sys.stderr)
+    timed, errors, blamed, views = [(row, parts(row)) for row in rows()], [], [], []
     gpus = sorted({row.series["gpu"] for row, _ in timed})
     rates = {
         gpu: products([each for each in timed if each[0].series["gpu"] == gpu]) for gpu in gpus
     }
     sams = [each for each in timed if each[0].network != CLIP]
     fitted = fit(sams, rates)
-    print("fitted: " + ", ".join(f"{n} {c:.2f}" for n, c in zip(FITTED, fitted, strict=True)))
+    tell("fitted: " + ", ".join(f"{n} {c:.2f}" for n, c in zip(FITTED, fitted, strict=True)))
     for row, found in sams:
         seconds = predicted((row, found), rates, fitted)
-        print(
+        tell(
             f"{row.network:24} {row.batch:4} {' '.join(str(row.series[each]) for each in NAMED)}:"
             f" published {row.published:.2f} ms, predicted {seconds:.2f}"
             f" ({seconds / row.published - 1:+.0%})"
@@ -231,14 +235,25 @@ def main() -> int:
         spread = [row.published - found["decoder"] * fitted[-1] for row, found in own
                   if row.network == VIEW]  # fmt: skip
         view = kernel_seconds(encoder(VIEW, 1), device(gpu), weights_between=NEVER_IN_L2).duration()
-        print(
+        published = f"published {min(spread):.1f} to {max(spread):.1f}"
+        views.append(f"{1e3 * view.seconds:.1f} on {device(gpu).gpu.title} ({published})")
+        tell(
             f"left out, {gpu}: {np.median(errors[-len(kept) :]):.1%} in the median; products"
             f" {rates[gpu]:.2f}; a view {1e3 * view.seconds:.1f} ms ({1e3 * view.band().low:.1f} to"
-            f" {1e3 * view.band().high:.1f}), published {min(spread):.1f} to {max(spread):.1f}"
+            f" {1e3 * view.band().high:.1f}), {published}"
         )
     reached = np.median(errors), np.quantile(errors, 0.9), np.quantile(blamed, 0.9)
     for (name, limit), share in zip(LIMITS.items(), reached, strict=True):
-        print(f"left out, {name}: {share:.1%} (at most {limit:.0%})")
+        tell(f"left out, {name}: {share:.1%} (at most {limit:.0%})")
+    if is_sentence:
+        print(
+            f"Published speeds of SAM's encoder, {len(sams)} rows on {len(gpus)} GPUs, each"
+            f" predicted with its conditions: off by {100 * reached[0]:.1f} % in the median and"
+            f" {100 * reached[1]:.1f} % at the 90th percentile on a GPU that is left out of the"
+            " fit. Most rows run another kernel than the vendors' code, of which a view of 1024"
+            f" pixels is predicted, in milliseconds, at {', '.join(views)}. There, rows are of a"
+            " Max-Q of 300 W; segment-anything's mask decoder is taken out (`benchmarks/bench_sam.py`)."
+        )
     return int(any(np.array(reached) > [*LIMITS.values()]))
 
 
