@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator
 from itertools import compress
 from operator import itemgetter
 
-from msgspec.structs import astuple
-
 from dsocr_analyze.figures import Model
 from dsocr_analyze.report.opening import PageOpening, Workload, model_text
 from dsocr_analyze.report.table import (
@@ -83,7 +81,8 @@ def _throughput(entry: TimeEntry, title: str) -> Table:
     )  # fmt: skip
     rows: list[tuple[str, ...]] = [
         (str(each.concurrency), rate_text(each.pages_per_second),
-         " to ".join(map(rate_text, astuple(each.pages_per_second_band))),
+         f"{rate_text(each.pages_per_second_band.low)} to"
+         f" {rate_text(each.pages_per_second_band.high)}",
          f"{each.tokens_per_second:,.0f}",
          *map(seconds_text, (each.ttft_seconds, each.tpot_seconds, each.page_seconds)),
          each.bound, bytes_text(each.memory_bytes) if each.fits else "too much",

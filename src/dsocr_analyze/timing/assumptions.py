@@ -292,13 +292,9 @@ class Assumptions:
         ]
         owners = {"machine" if each.computes else "GPU" for each in devices_of or [self.host]}
         owner = "each device's" if len(owners) > 1 else f"the {owners.pop()}'s"
-        order = (
-            "before each batch runs"
-            if self.host.is_eager
-            else "before the first page runs"
-            if self.is_offline
-            else "while the GPU works"
-        )
+        order = "before the first page runs" if self.is_offline else "while the GPU works"
+        if self.host.is_eager:
+            order = "before each batch runs"
         given = self.preprocess_seconds
         seconds = prepare if given is None else given
         preprocessing = "is estimated from each page's pixels"
