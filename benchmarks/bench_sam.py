@@ -252,7 +252,8 @@ def main() -> int:
             f" {100 * reached[1]:.1f} % at the 90th percentile on a GPU that is left out of the"
             " fit. Most rows run another kernel than the vendors' code, of which a view of 1024"
             f" pixels is predicted, in milliseconds, at {', '.join(views)}. There, rows are of a"
-            " Max-Q of 300 W; segment-anything's mask decoder is taken out (`benchmarks/bench_sam.py`)."
+            " Max-Q of 300 W; segment-anything's mask decoder is taken out"
+            " (`benchmarks/bench_sam.py`)."
         )
     return int(any(np.array(reached) > [*LIMITS.values()]))
 
