@@ -178,6 +178,25 @@ def test_laws_of_kernel_times(name, engine):
             assert (steps[sizes[:-1] >= first] < 1.15).all(), (kind, sizes[:-1][steps >= 1.15])
 
 
+def test_coefficients_beyond_the_chip_give_its_own_limits():
+    """At half the least time by their formulas, and nothing else in it."""
+    movement = replace(H100.fitted("movement").coefficients, memory_share=2, l2_share=2,
+                       ramp_mb=1e-12, launch_us=1e-9)  # fmt: skip
+    gemm = H100.fitted("gemm").coefficients
+    gemm = replace(
+        gemm, memory_share=1e6, l2_share=1e6, launch_us=1e-9,
+        **{name: 1e3 for name in vars(gemm) if name.startswith("share_")},
+    )  # fmt: skip
+    new = {"movement": movement, "gemm": gemm}
+    kinds = {(name, "bfloat16"): replace(H100.fitted(name), coefficients=c)
+             for name, c in new.items()}  # fmt: skip
+    timed = replace(H100, kinds=H100.kinds | kinds)
+    assert timed.elementwise_seconds(10**9, cold=True) == pytest.approx(1e9 / 3.35e12)
+    assert timed.gemm_seconds(8192, 8192, 8192) == pytest.approx(2 * 8192**3 / 989e12)
+    nbytes = 2 * (8192 * 8192 + 2 * 8192)
+    assert timed.gemm_seconds(1, 8192, 8192, cold=True) == pytest.approx(nbytes / 3.35e12)
+
+
 @pytest.mark.parametrize(
     ("tokens", "experts", "top_k", "touched"),
     # 9 (1 - (6/9)^2), 4 (1 - (2/4)^2), 16 (1 - (12/16)^2), 16 (1 - (8/16)^4), 64 (1 - 1/64)
@@ -510,6 +529,14 @@ def test_a_users_kernels_run_under_every_engine_and_an_engines_under_its_own(tmp
         assert mine.under(engine).kinds["movement", "bfloat16"].derived == "mine"
     own, vllm = mine.under("sglang").kinds["experts", "bfloat16"], H100.fitted("experts")
     assert (own.coefficients, mine.fitted("experts")) == (vllm.coefficients, vllm)
+    both = "".join(
+        f'[{engine}movement.bfloat16]\nderived = "{says}"\n'
+        + COEFFICIENTS_TEXT.replace("[", f"[{engine}")
+        for engine, says in (("", "anyone's"), ("sglang.", "its own"))
+    )
+    mine = profile_of(tmp_path, f'name = "h100-sxm"\n{both}')
+    said = [mine.under(each).kinds["movement", "bfloat16"].derived for each in ENGINES]
+    assert said == ["anyone's", "its own"]
 
 
 def test_sglang_splits_keys_where_vllm_does_not():

@@ -1177,6 +1177,28 @@ def test_what_a_page_costs_the_host_by_hand():
     assert [*found, *received] == pytest.approx(expected)
 
 
+def test_the_prompt_waits_for_its_pixels():
+    """100 ns a value, and two bytes of each at 6 GB/s."""
+    before, after = (
+        served_model(received_ns=each, cpu_factor=1.0).prefill(A4.views, 913, 903)
+        for each in (0, 100)
+    )
+    waited = {name: after[name].seconds - before[name].seconds for name in after}
+    assert waited.pop("prefill") == pytest.approx(VALUES * 100e-9)
+    assert before["prefill"].host == pytest.approx(VALUES * 2 / 6e9)
+    assert set(waited.values()) == {0}
+
+
+def test_a_step_is_of_the_engine_s_own_kernels():
+    """Measured under SGLang on an RTX PRO 6000: 1.33 ms, which vLLM's kernels miss."""
+    vllm, sglang = (
+        served_model("rtx-pro-6000", engine=each).step(1, 1000).seconds
+        for each in ("vllm", "sglang")
+    )
+    assert sglang == pytest.approx(1.33e-3, rel=0.05)
+    assert vllm > 1.2 * sglang
+
+
 @pytest.mark.parametrize(("side", "begun", "page"), [(512, 0.068, 0.69), (1024, 0.11, 0.75)])
 def test_a_first_token_that_was_published(side, begun, page):
     """Unlimited-OCR under SGLang on an H100, 78 and 278 prompt tokens (sglang pull 29186)."""
