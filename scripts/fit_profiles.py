@@ -29,6 +29,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from kernel_fits import (
+    SEED,
+    FitErrors,
+    MeasuredRows,
+    first_guess,
+    fit_errors,
+    fitted,
+    predicted,
+)
 from kernel_tables import KINDS, SYSTEMS, data_directory, read_rows
 from numpy.typing import NDArray
 
@@ -41,16 +50,6 @@ from dsocr_analyze.hardware.kernel_times import (
     BY_TOKENS,
     TILES,
 )
-from dsocr_analyze.hardware.kernel_times.fitting import (
-    SEED,
-    FitErrors,
-    MeasuredRows,
-    first_guess,
-    fit_errors,
-    fitted,
-    predicted,
-)
-from dsocr_analyze.hardware.profile import kind_text
 
 PROFILES: Final = Path(__file__).parent.parent / "src/dsocr_analyze/hardware/profiles"
 SAMPLE: Final = Path(__file__).parent.parent / "tests/data/kernel_times_sample.json"
@@ -77,6 +76,8 @@ _FLASH2: Final = ("a100-80gb-sxm", "l40s", "rtx-pro-6000")
 _BLACKWELL: Final = ("b200", "b300", "gb200", "gb300")
 _HOPPER: Final = ("h100-sxm", "h200-sxm")
 
+LEAST_ERROR: Final = 1e-4
+"""Floor for stated errors: 0 would look as if nothing had been held out."""
 OUR_ROWS: Final = 2
 """How often rows of such products are taken besides."""
 _FEW_ROWS: Final = 8
@@ -236,6 +237,36 @@ def section(kind: str, dtype: str, rows: MeasuredRows, gpu: Gpu, engine: str, si
           f" {stated.held_out_p90:.1%} (training {stated.training_median:.1%}, left out {across},"
           f" {time.perf_counter() - began:.0f} s)", flush=True)  # fmt: skip
     return kind_text(f"{PREFIXES[engine]}{kind}", dtype, fit, stated, rows.version, across)
+
+
+def kind_text(
+    kind: str,
+    dtype: str,
+    coefficients: records.Coefficients,
+    errors: FitErrors,
+    framework: str,
+    left_out: tuple[float, float] | None = None,
+) -> str:
+    """The tables of a kernel kind in a data type, whose kernels `framework` launched.
+
+    `left_out`: median and 90th percentile of the error on training groups under fits to the others.
+    """
+    median, ninety = (max(LEAST_ERROR, e) for e in (errors.held_out_median, errors.held_out_p90))
+    values = dataclasses.asdict(coefficients).items()
+    lines = [
+        f"[{kind}.{dtype}]", f"framework = {json.dumps(framework)}",
+        f"training_rows = {errors.training_rows}",
+        f"training_median = {errors.training_median:.4f}",
+        f"held_out_rows = {errors.held_out_rows}",
+        f"held_out_groups = {errors.held_out_groups}",
+        f"held_out_median = {median:.4f}", f"held_out_p90 = {ninety:.4f}",
+        *([] if left_out is None
+          else [f"left_out_median = {left_out[0]:.4f}", f"left_out_p90 = {left_out[1]:.4f}"]),
+        "", f"[{kind}.{dtype}.coefficients]",
+        *(f"{name} = {value if isinstance(value, int) else f'{value:.6g}'}"
+          for name, value in values),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
 def movement_of(another: str) -> str:

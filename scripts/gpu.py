@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ask a GPU everything in one command: measurements, tests and a calibration, in one JSON file.
+"""Ask a GPU everything in one command: measurements and tests, in one JSON file.
 
     .venv/bin/python scripts/gpu.py wheels    where there is a network: fill tmp/wheels
     python3 scripts/gpu.py run                on the GPU's machine, which needs none
@@ -48,7 +48,6 @@ THERE = ("torch", "transformers")  # with all that they need
 # The machine's may be too old: transformers takes any typer, this project only recent ones.
 DOUBTFUL = ("typer",)
 UNUSED = ("jsonschema", "pyarrow", "pytest-xdist")  # 50 MB that no step imports
-FIT = "scipy"  # which `calibrate` needs and only dev.txt lists
 SOURCES = ("fvcore", "iopath")  # published without wheels
 MACHINE = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (28, 27, 24, 17)]
 MACHINE += ["--platform=manylinux2014_x86_64", "--implementation=cp", "--only-binary=:all:"]
@@ -96,8 +95,7 @@ def planned(*, vendor: bool, held: Iterable[str]) -> dict[str, dict[str, str]]:
     newest = read_pins("newest.txt")
     wanted = needs(newest, (PROJECT, *DOUBTFUL), without=UNUSED)
     wanted -= needs(newest, THERE) - needs(newest, DOUBTFUL)
-    carried = {FIT: read_pins("dev.txt")[FIT], **{name: newest[name] for name in wanted}}
-    plan = {EVERY_STEP: {name: pin for name, pin in carried.items() if name not in held}}
+    plan = {EVERY_STEP: {name: newest[name] for name in wanted if name not in held}}
     if vendor:
         # transformers is older there, and so is some of what it needs.
         plan[VENDOR_STEPS] = {
@@ -170,18 +168,17 @@ def steps_of(asked: argparse.Namespace, folder: Path, *, has_flash: bool) -> lis
     models = (None, asked.vendor) if asked.vendor else (None,)
     modes = ("tiny",) if is_trial else ("base", "gundam")
 
-    def measurement(model: Path | None, attention: str, mode: str, *options: str) -> Step:
+    def measurement(model: Path | None, attention: str, mode: str) -> Step:
         which = ["--arch", "deepseek-ocr"]
         if model:
             which = ["--model", str(model), "--trust-remote-code"]
         if is_trial:
             which += ["--config", str(_small_config(model or REFERENCE, folder))]
             which += ["--repeats", "1", "--warmups", "0", "--steps", "1"]
-        name = f"{'vendor' if model else 'reference'}, {mode}, {attention}"
         return Step(
-            f"{name}, calibrated" if options else name,
+            f"{'vendor' if model else 'reference'}, {mode}, {attention}",
             ("-m", "dsocr_analyze", "measure", *which, "--device", asked.device, "--mode", mode,
-             "--use-flash-attn", str(int(attention == "flash")), "--format", "json", *options),
+             "--use-flash-attn", str(int(attention == "flash")), "--format", "json"),
             2 * minute, _measured, model,
             "flash_attn is not installed" if attention == "flash" and not has_flash else "",
         )  # fmt: skip
@@ -196,18 +193,10 @@ def steps_of(asked: argparse.Namespace, folder: Path, *, has_flash: bool) -> lis
             4 * minute, partial(_passed, results), model, "they need CUDA" if is_trial else "",
         )  # fmt: skip
 
-    profile, seconds = folder / "profile.toml", max(20, round(2.5 * minute))
     return [
         *(measurement(model, attention, mode)
           for model in models for attention in ("eager", "flash") for mode in modes),
         *(tests(model) for model in models),
-        Step(
-            "calibration",
-            ("-m", "dsocr_analyze", "calibrate", "--device", asked.device,
-             "--seconds", str(seconds), "--output", str(profile)),
-            60 + 1.5 * seconds, lambda _: {"profile": profile.read_text(encoding="utf-8")},
-        ),
-        *(measurement(None, "eager", mode, "--profile", str(profile)) for mode in modes),
     ]  # fmt: skip
 
 

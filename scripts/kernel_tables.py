@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow.parquet as parquet
+from kernel_fits import MeasuredRows, held_out_groups, predicted
 from numpy.typing import NDArray
 
 from dsocr_analyze.hardware.kernel_times import Floats
-from dsocr_analyze.hardware.kernel_times.fitting import MeasuredRows, held_out_groups, predicted
 
 __all__ = [
     "KINDS",

@@ -432,21 +432,24 @@ def tensors_alive():
 
 
 @sampled("step", [6, 1], first(1))
-def test_no_tensor_outlives_its_sample(uncollected, step):
+def test_no_tensor_outlives_its_sample(monkeypatch, uncollected, step):
     operators, alive = samples._operators(torch.float32), []
     made = [
-        functools.partial(samples._products_of, [1, 2], 256, 512, torch.float32, math.inf),
-        samples._attended("masked_attention", 1, 2, 9, 64, torch.float32),
+        functools.partial(samples._products_of, [1, 2], 256, 512, torch.float32),
+        samples._attended(1, 2, 9, torch.float32, is_masked=True),
         samples._convolved(1, 3, 32, 8, 16, 16, torch.float32),
-        *(each for each, *_ in samples._elements(operators, [5000], random.Random(0))),
+        *(samples._operated(name, *each, 4) for name, each in operators.items()),
     ]
     before, made = tensors_alive(), made[::step]
+    timed = samples.call_seconds
 
-    def seconds_of(call, *_):
+    def call_seconds(call, *_):
         alive.append(tensors_alive())
-        return samples.cpu_seconds(call, 0.0, 0.0)
+        return timed(call, 0.0, 0.0)
 
-    samples.KernelsAlone(CPU, made * 2, seconds_of).run(math.inf, str)
+    monkeypatch.setattr(samples, "_macs_per_second", lambda _: math.inf)
+    monkeypatch.setattr(samples, "call_seconds", call_seconds)
+    samples.KernelsAlone(torch.float32, made * 2).run(math.inf, str)
     assert tensors_alive() == before
     assert before < alive[0]
     half = len(alive) // 2
@@ -463,10 +466,19 @@ def test_no_tensor_outlives_its_pass(session, uncollected):
     assert alive[0] == alive[1]
 
 
-def test_samples_end_with_their_time_and_large_ones_are_left_out(clock):
+def test_weights_are_other_ones_in_every_call(monkeypatch):
+    """A megabyte of copies: a matrix of 256 KiB has 4 of them."""
+    monkeypatch.setattr(samples, "_COLD_BYTES", 1e6)
+    for columns, copies in ((256, 4), (32, 31)):
+        [sample] = samples._products_of([1], columns, 256, torch.float32)
+        call = sample.call()
+        assert len({tuple(call().flatten().tolist()) for _ in range(64)}) == copies
+
+
+def test_samples_end_with_their_time_and_large_ones_are_left_out(monkeypatch, clock):
     """A billion per second, and 100 s: calls of five seconds and less. Each takes ten here."""
 
-    def seconds_of(*_):
+    def call_seconds(*_):
         clock.now += 10
         return clock.now
 
@@ -478,18 +490,20 @@ def test_samples_end_with_their_time_and_large_ones_are_left_out(clock):
         return [sample(2), sample(3)]
 
     made = [slowly_made, sample(1, 6 * 10**9), *(sample(rows, 4 * 10**9) for rows in range(4, 50))]
-    found = samples.KernelsAlone(CPU, made, seconds_of)
+    monkeypatch.setattr(samples, "_macs_per_second", lambda _: 1e9)
+    monkeypatch.setattr(samples, "call_seconds", call_seconds)
+    found = samples.KernelsAlone(torch.float32, made)
     for _ in range(2):  # the second time, all are slower
-        found.run(clock.now + 100.0, str, 1e9)
+        found.run(clock.now + 100.0, str)
         _, *kernels = [(each.kernel.dimensions.elements, each.seconds) for each in found.kernels()]
         assert kernels == [(rows, 10.0 * rows - 14) for rows in range(4, 13)]
     assert clock.now == 212
 
 
-@pytest.mark.parametrize("made", [samples.cpu_samples, samples.gpu_samples])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_any_first_part_of_the_samples_has_every_kind(made, dtype):
-    kinds = [re.match("[a-z_]+", getattr(each, "group", "product"))[0] for each in made(dtype)]
+def test_any_first_part_of_the_samples_has_every_kind(dtype):
+    made = samples.all_samples(dtype)
+    kinds = [re.match("[a-z_]+", getattr(each, "group", "product"))[0] for each in made]
     assert len(kinds) > 400
     assert set(kinds[:40]) == set(kinds)
 
@@ -508,12 +522,12 @@ def test_a_cpu_is_calibrated_in_the_time_that_it_has(
     def advance(deadline, seconds=math.inf):
         clock.now = min(deadline, clock.now + seconds)
 
-    def alone(_, made, __):
-        mine = [each for each in rows if f"torch.{each.kernel.dtype}" == made]
+    def alone(dtype):
+        mine = [each for each in rows if f"torch.{each.kernel.dtype}" == str(dtype)]
         return SimpleNamespace(run=lambda end, *_: advance(end, 3), kernels=lambda: mine)
 
     for name, value in {
-        "KernelsAlone": alone, "cpu_samples": str, "cpu_macs_per_second": lambda _: 1.0,
+        "KernelsAlone": alone,
         "TimedPasses": lambda _: SimpleNamespace(run=lambda end, _: advance(end), kernels=list),
         "reduced_network": network, "_tiny_step": step,
         "fitted_families": lambda found: families | fitted_families(found),
@@ -709,8 +723,8 @@ TOO_LARGE = "measure --page 1191x1684 --batch-size"
         ("measure --device cpu --use-flash-attn 1", "flash"),
         ("calibrate --seconds 5", "--seconds 5 is out of range; give 20 to 3600"),
         ("calibrate --seconds 3601", "--seconds 3601 is out of range; give 20 to 3600"),
-        ("calibrate --device meta", "computes nothing"),
-        ("calibrate --device cuda:99", "cuda:99"),
+        ("calibrate --device meta", "--device 'meta' cannot be calibrated, only cpu"),
+        ("calibrate --device cuda:0", "'cuda:0' .* GPUs are predicted .* devices .*--profile FILE"),
         # What does not fit into memory, before it is built.
         (f"{TOO_LARGE} 3 --dtype float32", "has 12.00 GB free, .*; --dtype bfloat16 would fit"),
         (f"{TOO_LARGE} 100000", r"; --batch-size ([2-9]|\d\d) would fit"),

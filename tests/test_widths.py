@@ -14,12 +14,12 @@ from command_line import run
 from PIL import Image
 from rich.cells import cell_len
 from sampling import named, sampled
-from test_gpu_calibration import GPU, MASKED
 from test_inference import PROMPT, SMALL_VIEW, TRIAL
 from test_measuring import RUN
 from test_time_command import VLLM
 
 from dsocr_analyze.cli import commands, device_runs, printing, streams
+from dsocr_analyze.hardware.profile import profile_from_file
 from dsocr_analyze.report import measured, table as layouts
 
 WIDTHS = (80, 100, 132, None)
@@ -204,11 +204,10 @@ def test_infer_fits(capsys, monkeypatch, tables):
 
 
 def test_calibrate_fits(capsys, monkeypatch, tables):
-    file = Path("own.toml")
-    file.write_text("\n".join(['name = "mine"', GPU, MASKED]), encoding="utf-8")
-    at_every_width(
-        capsys, monkeypatch, tables, lambda: device_runs.calibration_said(file, "cuda:0")
-    )
+    folder = Path(__file__).parent.parent / "benchmarks/measured"
+    file = folder / "cpu-amd-epyc-2-threads.toml"
+    profile = profile_from_file(file)
+    at_every_width(capsys, monkeypatch, tables, lambda: device_runs.calibration_said(profile, file))
 
 
 TREES = {

@@ -277,8 +277,8 @@ def is_gone(pid):
 def test_what_a_machine_with_torch_and_transformers_lacks_is_carried():
     plan = gpu.planned(vendor=True, held=())
     for folder, lacking, there_or_unused in (
-        ("all", "fvcore yacs msgspec tomlkit typer pydantic-core pytest iniconfig hypothesis"
-         " scipy", "torch transformers tokenizers numpy sympy regex pyarrow execnet"),
+        ("all", "fvcore yacs msgspec tomlkit typer pydantic-core pytest iniconfig hypothesis",
+         "torch transformers tokenizers numpy sympy regex pyarrow execnet"),
         # What the vendor's transformers needs in another version than the machine has.
         ("vendor", "transformers tokenizers huggingface-hub einops",
          "torch numpy regex safetensors"),
@@ -318,7 +318,7 @@ def test_pip_gets_exactly_these_for_that_python(tmp_path, monkeypatch):
 
     monkeypatch.setattr(gpu.subprocess, "run", pip)
     program(stale := tmp_path / "all" / "old-1.0-py3-none-any.whl", "")
-    held = ["--held", "scipy", "pillow"]
+    held = ["--held", "pillow"]
     assert gpu.main(["wheels", str(tmp_path), "--python", "3.13", *held]) == 0
     assert not stale.exists()
     (downloaded, command), (built, _) = asked["download"], asked["wheel"]
@@ -329,7 +329,6 @@ def test_pip_gets_exactly_these_for_that_python(tmp_path, monkeypatch):
 
 
 EAGER = ["reference, base, eager", "reference, gundam, eager"]
-LAST = ["tests", "calibration", *(f"{name}, calibrated" for name in EAGER)]
 
 
 # --- steps -----------------------------------------------------------------------------------
@@ -339,13 +338,12 @@ LAST = ["tests", "calibration", *(f"{name}, calibrated" for name in EAGER)]
     ("has_flash", "asked", "names"),
     [
         # Those of most worth come first; a trial on the CPU is small and tests no CUDA.
-        (False, {}, [*EAGER, *LAST]),
-        (True, {}, [*EAGER, *(name.replace("eager", "flash") for name in EAGER), *LAST]),
+        (False, {}, [*EAGER, "tests"]),
+        (True, {}, [*EAGER, *(name.replace("eager", "flash") for name in EAGER), "tests"]),
         (False, {"vendor": Path()},
          [*EAGER, *(name.replace("reference", "vendor") for name in EAGER), "tests",
-          "tests, vendor", *LAST[1:]]),
-        (False, {"device": "cpu"}, ["reference, tiny, eager", "calibration",
-                                    "reference, tiny, eager, calibrated"]),
+          "tests, vendor"]),
+        (False, {"device": "cpu"}, ["reference, tiny, eager"]),
     ],
 )  # fmt: skip
 def test_what_runs_and_when(tmp_path, has_flash, asked, names):

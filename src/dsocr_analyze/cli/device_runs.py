@@ -18,15 +18,10 @@ from dsocr_analyze.cli.time_requests import time_request
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import PageFigures
-from dsocr_analyze.hardware import fit, profile
+from dsocr_analyze.hardware import fit
+from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.input_files import is_regular
-from dsocr_analyze.measuring import (
-    cpu_calibration,
-    gpu_calibration,
-    inference,
-    machine,
-    passes,
-)
+from dsocr_analyze.measuring import cpu_calibration, inference, machine, passes
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import is_out_of_memory
 from dsocr_analyze.report import measured, opening, table
@@ -37,52 +32,44 @@ from dsocr_analyze.workload import AnyWorkload, PageWorkload
 # --- calibrate ---------------------------------------------------------------------------------
 
 
-def calibrated(name: str, *, ends: float, has_passes: bool) -> str:
-    """The text of a device's profile, measured until `time.monotonic()` is `ends`.
+def calibrated(*, ends: float, has_passes: bool) -> Device:
+    """This CPU, measured until `time.monotonic()` is `ends`.
 
     Raises:
-        DeviceError: There is no such device, or no memory is left.
+        DeviceError: No memory is left, or too little was measured.
     """
-    device = parse_device(name, computes=True)
     with streams.announced_steps(in_lines=True) as announce:
-        seconds = ends - time.monotonic()
-        if device.type == "cuda":
-            return gpu_calibration.calibrated_gpu(
-                device, on_progress=announce, budget_seconds=seconds
-            )
         try:
-            return profile.cpu_profile_text(
-                cpu_calibration.calibrated_cpu(
-                    budget_seconds=seconds, has_passes=has_passes, on_progress=announce
-                )
+            return cpu_calibration.calibrated_cpu(
+                budget_seconds=ends - time.monotonic(), has_passes=has_passes, on_progress=announce
             )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             raise DeviceError(
-                f"{device} ran out of memory during calibration; free some, or raise the limit of"
-                " this process"
+                "cpu ran out of memory during calibration; free some, or raise the limit of this"
+                " process"
             ) from error
 
 
-def calibration_said(file: Path, device: str) -> printing.Said:
-    """The errors of a profile, from its file."""
-    found = profile.profile_from_file(file)
-    kernels = found.kinds if found.cpu is None else found.cpu.families
+def calibration_said(profile: Device, file: Path) -> printing.Said:
+    """The errors of a CPU's profile, and where it was written."""
+    cpu = profile.cpu
+    assert cpu is not None, "it was calibrated"
     errors = table.Table(
-        f"{found.gpu.title}: error of predicted kernel times on sizes held out of the fit",
+        f"{profile.gpu.title}: error of predicted kernel times on sizes held out of the fit",
         ("kernel", "type", "median", "90th", "held out", "fitted"),
         tuple(
             (name, dtype, f"{100 * each.median:.1f} %", f"{100 * each.p90:.0f} %",
              str(each.held_out_rows), str(each.training_rows))
-            for (name, dtype), each in kernels.items()
+            for (name, dtype), each in cpu.families.items()
         ),
         label_columns=2,
     )  # fmt: skip
-    overhead = [f"an operator of a model adds {found.cpu.operator_us:.1f} us"] if found.cpu else []
+    overhead = f"an operator of a model adds {cpu.operator_us:.1f} us"
     return printing.Said(
-        "", [errors], [printing.Lines("Overhead", overhead, before="")],
-        [f"{file}; use it with: dsocr-analyze measure --device {device}"],
+        "", [errors], [printing.Lines("Overhead", [overhead], before="")],
+        [f"{file}; use it with: dsocr-analyze measure --device cpu"],
     )  # fmt: skip
 
 
@@ -193,10 +180,10 @@ def _predicted(
     """The prediction, its source, and why it has no seconds."""
     model, architecture = session.loaded, session.architecture
     device = machine.matching_device(model.device, kept_files.gpu_profiles(profiles))
-    why = (
-        "there is no profile of this device; measure one with dsocr-analyze calibrate --device"
-        f" {model.device}"
-    )
+    way = "measure one with dsocr-analyze calibrate --device cpu"
+    if model.device.type == "cuda":
+        way = "give one with --profile"
+    why = f"there is no profile of this device; {way}"
     if device is not None:
         try:
             found = passes.predicted_page(model, workload, architecture, protocol, device)

@@ -1,7 +1,6 @@
 """What runs on this machine's own device: `measure` a page, `infer` one, `calibrate` the device."""
 
 import time
-import tomllib
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -9,7 +8,8 @@ import typer
 
 from dsocr_analyze import analysis
 from dsocr_analyze.cli import kept_files, options, page_options, printing, streams, words
-from dsocr_analyze.errors import ModelDirectoryError, WorkloadError
+from dsocr_analyze.errors import DeviceError, ModelDirectoryError, WorkloadError
+from dsocr_analyze.hardware.profile import cpu_profile_text
 from dsocr_analyze.input_files import is_regular, own_folder_to_write
 from dsocr_analyze.measuring import calibration_needs as needs
 from dsocr_analyze.model.directory import ModelDirectory
@@ -23,7 +23,10 @@ _FILES: Final = {"infer_one.json": "json", "infer_one.md": "markdown", "result.t
 
 def calibrate(
     context: typer.Context,
-    device: Annotated[str, options.option("cpu|cuda:N", "The device to measure.")] = "cpu",
+    device: Annotated[
+        str,
+        options.option("cpu", "The device to measure. GPUs are predicted from profiles (devices)."),
+    ] = "cpu",
     output: Annotated[
         Path | None,
         options.option(
@@ -36,31 +39,34 @@ def calibrate(
         float,
         options.option(
             "N",
-            "Time for the whole calibration, 20 to 3600. From 90 on, a CPU's kernels are measured"
-            " in passes too.",
+            "Time for the whole calibration, 20 to 3600. From 90 on, kernels are measured in"
+            " passes too.",
         ),
     ] = 300.0,
     debug: bool = False,
 ) -> None:
-    """Measure this device's kernels and write a profile that predicts its seconds."""
+    """Measure this CPU's kernels and write a profile that predicts its seconds."""
     began = time.monotonic()
+    if device != "cpu":
+        raise DeviceError(
+            f"--device {device!r} cannot be calibrated, only cpu; GPUs are predicted from profiles:"
+            " dsocr-analyze devices lists them, and --profile FILE adds one"
+        )
     least, most = needs.LEAST_SECONDS, needs.MOST_SECONDS
     if not least <= seconds <= most:
         raise WorkloadError(f"--seconds {seconds:g} is out of range; give {least:g} to {most:g}")
-    memory = needs.checked_memory(seconds, on_cpu=device == "cpu")
-    streams.complain(f"calibration of {device} takes about {seconds:g} s, up to {memory}")
+    memory = needs.checked_memory(seconds)
+    streams.complain(f"calibration of cpu takes about {seconds:g} s, up to {memory}")
     analysis.start_torch()
     from dsocr_analyze.cli import device_runs
 
-    text = device_runs.calibrated(
-        device, ends=began + seconds, has_passes=needs.has_passes(seconds)
-    )
-    name = tomllib.loads(text)["name"]
-    file = output or own_folder_to_write() / kept_files.PROFILES / f"{name}.toml"
+    profile = device_runs.calibrated(ends=began + seconds, has_passes=needs.has_passes(seconds))
+    name = f"{profile.gpu.name}.toml"
+    file = output or own_folder_to_write() / kept_files.PROFILES / name
     context.obj.begin_writing()
     prepare_directory(file.parent)
-    write_files({file: text})
-    printing.emit(context, None, device_runs.calibration_said(file, device))
+    write_files({file: cpu_profile_text(profile)})
+    printing.emit(context, None, device_runs.calibration_said(profile, file))
 
 
 def measure(

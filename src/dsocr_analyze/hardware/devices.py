@@ -103,10 +103,10 @@ def gpu_catalogue() -> dict[str, Gpu]:
 
 @cache
 def gpu_aliases() -> dict[str, str]:
-    """Catalogue names by alias, as `plain_name` spells it."""
+    """Catalogue names by alias, as `_plain_name` spells it."""
     text = resources.files(__package__).joinpath("aliases.toml").read_text(encoding="utf-8")
     return {
-        plain_name(alias): name
+        _plain_name(alias): name
         for table in tomllib.loads(text).values()
         for alias, name in table.items()
     }
@@ -114,7 +114,7 @@ def gpu_aliases() -> dict[str, str]:
 
 def catalogue_name(name: str, known: Mapping[str, object]) -> str:
     """The key of `known` that a name or alias means; raises DeviceError if there is none."""
-    plain = plain_name(name)
+    plain = _plain_name(name)
     found = plain if plain in known else gpu_aliases().get(plain, "")
     if found in known:
         return found
@@ -129,7 +129,7 @@ def gpu_named(name: str) -> Gpu:
     return catalogue[catalogue_name(name, catalogue)]
 
 
-def plain_name(name: str) -> str:
+def _plain_name(name: str) -> str:
     """Lower case, with one hyphen for any spaces, underscores and hyphens."""
     return re.sub(r"[\s_-]+", "-", name.strip()).lower()
 

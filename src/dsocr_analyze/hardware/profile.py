@@ -40,7 +40,6 @@ from dsocr_analyze.input_files import SETTINGS_BYTES, read_bytes
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.cpu_kernels import CpuKernels
-    from dsocr_analyze.hardware.kernel_times.fitting import FitErrors
     from dsocr_analyze.toml_table import Table
 
 _HALVES: Final = ("bfloat16", "float16")
@@ -353,10 +352,6 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
 # --- writing ---------------------------------------------------------------------------------
 
 
-_LEAST_ERROR: Final = 1e-4
-"""Floor for stated errors: 0 would look as if nothing had been held out."""
-
-
 def _table(header: str, values: Mapping[str, str | float]) -> str:
     """A table, or the keys before the first one if the header is empty."""
     lines = [f"[{header}]"] if header else []
@@ -382,33 +377,6 @@ def gpu_text(gpu: Gpu) -> str:
 def host_text(host: MeasuredHost) -> str:
     """The `[host]` table of measured host figures."""
     return _table("host", asdict(host))
-
-
-def kind_text(
-    kind: str,
-    dtype: str,
-    coefficients: Coefficients,
-    errors: FitErrors,
-    framework: str,
-    left_out: tuple[float, float] | None = None,
-) -> str:
-    """The tables of a kernel kind in a data type, whose kernels `framework` launched.
-
-    `left_out`: median and 90th percentile of the error on training groups under fits to the others.
-    """
-    median, ninety = (max(_LEAST_ERROR, e) for e in (errors.held_out_median, errors.held_out_p90))
-    lines = [
-        f"[{kind}.{dtype}]", f"framework = {json.dumps(framework)}",
-        f"training_rows = {errors.training_rows}",
-        f"training_median = {errors.training_median:.4f}",
-        f"held_out_rows = {errors.held_out_rows}",
-        f"held_out_groups = {errors.held_out_groups}",
-        f"held_out_median = {median:.4f}", f"held_out_p90 = {ninety:.4f}",
-        *([] if left_out is None
-          else [f"left_out_median = {left_out[0]:.4f}", f"left_out_p90 = {left_out[1]:.4f}"]),
-        "", _table(f"{kind}.{dtype}.coefficients", asdict(coefficients)),
-    ]  # fmt: skip
-    return "\n".join(lines)
 
 
 def cpu_profile_text(device: Device) -> str:

@@ -70,38 +70,28 @@ LEAST_SECONDS: Final = 20.0
 MOST_SECONDS: Final = 3600.0
 _SECONDS_WITH_PASSES: Final = 90.0
 """A shorter one measures kernels alone: a pass may take many seconds."""
-GPU_BYTES: Final = 6_000_000_000
-"""Most that a calibration takes of a GPU's memory."""
 _ALONE_BYTES: Final = 1_100_000_000
 _WITH_PASSES_BYTES: Final = 3_200_000_000
-_BESIDE_GPU_BYTES: Final = 4_000_000_000
 
 
 def has_passes(seconds: float) -> bool:
-    """Whether a CPU's calibration measures kernels in passes too."""
+    """Whether a calibration measures kernels in passes too."""
     return seconds >= _SECONDS_WITH_PASSES
 
 
-def _bytes(seconds: float, *, on_cpu: bool) -> int:
-    if not on_cpu:
-        return _BESIDE_GPU_BYTES
-    return _WITH_PASSES_BYTES if has_passes(seconds) else _ALONE_BYTES
-
-
-def checked_memory(seconds: float, *, on_cpu: bool) -> str:
+def checked_memory(seconds: float) -> str:
     """The most memory that a calibration takes, in words.
 
     Raises:
         DeviceError: There is less.
     """
-    need, free = _bytes(seconds, on_cpu=on_cpu), free_memory_bytes()
+    need = _WITH_PASSES_BYTES if has_passes(seconds) else _ALONE_BYTES
+    free = free_memory_bytes()
     if need <= free:
-        text = f"{need / 1e9:.1f} GB of memory"
-        return text if on_cpu else f"{text} and {GPU_BYTES / 1e9:.1f} GB of the GPU's"
-    shorter = _bytes(LEAST_SECONDS, on_cpu=on_cpu)
+        return f"{need / 1e9:.1f} GB of memory"
     advice = "free some, or raise the limit of this process"
-    if shorter <= free:
-        advice += f"; less than {_SECONDS_WITH_PASSES:g} s need {shorter / 1e9:.1f} GB only"
+    if free >= _ALONE_BYTES:
+        advice += f"; less than {_SECONDS_WITH_PASSES:g} s need {_ALONE_BYTES / 1e9:.1f} GB only"
     raise DeviceError(
         f"calibration takes up to {need / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free;"
         f" {advice}"

@@ -44,9 +44,6 @@ from dsocr_analyze.measuring.machine import (
 from dsocr_analyze.measuring.samples import (
     KernelsAlone,
     MeasuredKernel,
-    cpu_macs_per_second,
-    cpu_samples,
-    cpu_seconds,
 )
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running, running_unwatched
@@ -126,10 +123,10 @@ def _measured_kernels(
     def say(text: str) -> None:
         on_progress(f"{str(dtype).removeprefix('torch.')}: {text}")
 
-    alone = KernelsAlone(_CPU, cpu_samples(dtype), cpu_seconds)
+    alone = KernelsAlone(dtype)
     if not has_passes:
         while time.monotonic() < deadline:
-            alone.run(deadline, say, cpu_macs_per_second(dtype))
+            alone.run(deadline, say)
         return alone.kernels()
     say("a shallow network")
     passes = TimedPasses(reduced_network(dtype, _SHALLOW, sam_layers=4, clip_layers=8))
@@ -137,9 +134,9 @@ def _measured_kernels(
     for left in range(rounds, 0, -1):
         now = time.monotonic()
         of_round = (deadline - now) / left
-        give_back_memory(_CPU)
-        alone.run(now + (1 - _SHARE_OF_PASSES) * of_round, say, cpu_macs_per_second(dtype))
-        give_back_memory(_CPU)
+        give_back_memory()
+        alone.run(now + (1 - _SHARE_OF_PASSES) * of_round, say)
+        give_back_memory()
         passes.run(now + of_round, say)
     return [*alone.kernels(), *passes.kernels()]
 

@@ -182,9 +182,7 @@ def kept_memory(device: torch.device) -> Iterator[None]:
         library.malloc_trim(0)
 
 
-def give_back_memory(device: torch.device) -> None:
-    """Return kept memory that is free."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    elif can_keep_memory(device):
+def give_back_memory() -> None:
+    """Return the CPU's kept memory that is free."""
+    if can_keep_memory(torch.device("cpu")):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,6 +1,5 @@
-"""Kernels that pages run, each called on its own, and their seconds on a device."""
+"""Kernels that pages run, each called on its own, and their seconds on this CPU."""
 
-import contextlib
 import hashlib
 import itertools
 import math
@@ -25,9 +24,7 @@ from dsocr_analyze.trace.recorder import Recorder
 _COLD_BYTES: Final = 300e6
 """Of weight copies that calls cycle through: in a pass, no weight is still cached."""
 _MOST_MACS: Final = 20e9
-"""On a CPU; larger calls take the same time per MAC."""
-_MOST_ELEMENTS: Final = 1 << 28
-"""Of attention's keys, values and bias on a GPU."""
+"""Larger calls take the same time per MAC."""
 
 
 Run: TypeAlias = Callable[[], Value]
@@ -49,31 +46,15 @@ Made: TypeAlias = Sample | Callable[[], list[Sample]]
 """A sample, or what makes several that share tensors."""
 
 
-def cpu_samples(dtype: torch.dtype) -> list[Made]:
+def all_samples(dtype: torch.dtype) -> list[Made]:
     """All samples in a data type, in a fixed order of which any first part has all kinds."""
     chance = random.Random(0)
-    products = _products(_WIDTHS, _ROWS, 16, dtype, chance, _MOST_MACS)
     return _mixed([
-        [*products], [*_batched_products(dtype, chance)],
-        [_attended("masked_attention", *sizes, 64, dtype) for sizes in _MASKED],
-        [_attended("encoder_attention", *sizes, 64, dtype) for sizes in _ATTENTION],
+        [*_products(dtype, chance)], [*_batched_products(dtype, chance)],
+        [_attended(*sizes, dtype, is_masked=True) for sizes in _MASKED],
+        [_attended(*sizes, dtype, is_masked=False) for sizes in _ATTENTION],
         [_convolved(*sizes, dtype) for sizes in _CONVOLUTIONS],
-        *_elements(_operators(dtype), _SIZES, chance),
-    ], chance)  # fmt: skip
-
-
-def gpu_samples(dtype: torch.dtype) -> list[Made]:
-    """All samples on a GPU in its 16-bit type, and products in float32, in such an order too."""
-    chance = random.Random(0)
-    operators = {name: each for name, each in _operators(dtype).items() if name in _STREAMED}
-    heads = [*_HEADS, *((chance.randint(4, 32), chance.choice((64, 80, 96, 128)))
-                        for _ in range(_OTHER_HEADS))]  # fmt: skip
-    return _mixed([
-        [*_products(_GPU_WIDTHS, _GPU_ROWS, 60, dtype, chance)],
-        [*_products(_WIDTHS, _ROWS, 16, torch.float32, chance)],
-        [*_batched_products(dtype, chance)],
-        *(_loaded(kind, heads * _LOADS, dtype, chance) for kind in _MOST_KEYS),
-        *_elements(operators, _GPU_SIZES, chance),
+        *_elements(_operators(dtype), chance),
     ], chance)  # fmt: skip
 
 
@@ -86,13 +67,8 @@ def _mixed(kinds: list[list[Made]], chance: random.Random) -> list[Made]:
 
 
 def _filled(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """Random numbers; on a CPU, where they take long, along the last dimension only, repeated.
-
-    On a GPU, products of equal numbers draw less power and so run faster.
-    """
-    if torch.get_default_device().type == "cpu":
-        return torch.rand(shape[-1]).to(dtype).expand(shape).contiguous()
-    return torch.randn(shape, dtype=dtype)
+    """Random numbers along the last dimension, repeated: to draw all takes long."""
+    return torch.rand(shape[-1]).to(dtype).expand(shape).contiguous()
 
 
 def _drawn(chance: random.Random, low: int, high: int) -> int:
@@ -109,41 +85,24 @@ _WIDTHS: Final = (
     (896, 896), (128, 896), (4864, 896), (896, 4864),  # the encoder of DeepSeek-OCR-2
 )  # fmt: skip
 """Columns and inner sizes of published layers."""
-_GPU_WIDTHS: Final = (
-    (8192, 8192),  # at the peak
-    *_WIDTHS,
-    (3840, 1280), (3584, 1280), (13696, 1280), (1280, 1792),  # merged by serving engines
-    (256, 768), (256, 2304), (512, 2304), (896, 4608), (1024, 4608),  # convolutions
-)  # fmt: skip
 _ROWS: Final = (1, 1, 2, 3, 6, 12, 28, 57, 84, 130, 257, 420, 785, 1100, 2048, 4096)
-_GPU_ROWS: Final = (*_ROWS, 8192, 16384)
 
 
-def _products(
-    widths: Iterable[tuple[int, int]], of_rows: Sequence[int], others: int, dtype: torch.dtype,
-    chance: random.Random, most_macs: float = math.inf,
-) -> Iterator[Made]:  # fmt: skip
-    for n, k in widths:
-        rows = [m if m < 3 else _drawn(chance, round(0.75 * m), round(1.3 * m)) for m in of_rows]
-        yield partial(_products_of, rows, n, k, dtype, most_macs)
-    # The output head.
-    yield partial(_products_of, [1, 1, 1, 2, 30, 270], 129_280, 1280, dtype, most_macs)
-    for _ in range(others):
+def _products(dtype: torch.dtype, chance: random.Random) -> Iterator[Made]:
+    for n, k in _WIDTHS:
+        rows = [m if m < 3 else _drawn(chance, round(0.75 * m), round(1.3 * m)) for m in _ROWS]
+        yield partial(_products_of, rows, n, k, dtype)
+    yield partial(_products_of, [1, 1, 1, 2, 30, 270], 129_280, 1280, dtype)  # the output head
+    for _ in range(16):
         n, k = _drawn(chance, 64, 8192), _drawn(chance, 64, 8192)
-        rows = [1, *(_drawn(chance, 2, of_rows[-1]) for _ in range(3))]
-        yield partial(_products_of, rows, n, k, dtype, most_macs)
+        rows = [1, *(_drawn(chance, 2, _ROWS[-1]) for _ in range(3))]
+        yield partial(_products_of, rows, n, k, dtype)
 
 
-def _products_of(
-    rows: Iterable[int], n: int, k: int, dtype: torch.dtype, most_macs: float
-) -> list[Sample]:
-    copies = _copies(n * k * dtype.itemsize)
+def _products_of(rows: Iterable[int], n: int, k: int, dtype: torch.dtype) -> list[Sample]:
+    copies = min(64, math.ceil(_COLD_BYTES / (n * k * dtype.itemsize)))
     weights = itertools.cycle([_filled(n, k, dtype=dtype) for _ in range(copies)])
-    return [_product(m, weights, n, k, dtype) for m in rows if m * n * k <= most_macs]
-
-
-def _copies(nbytes: int) -> int:
-    return min(64, math.ceil(_COLD_BYTES / nbytes))
+    return [_product(m, weights, n, k, dtype) for m in rows if m * n * k <= _MOST_MACS]
 
 
 def _product(m: int, weights: Iterator[torch.Tensor], n: int, k: int, dtype: torch.dtype) -> Sample:
@@ -194,52 +153,17 @@ _ATTENTION: Final = tuple(
 )  # fmt: skip
 
 
-_HEADS: Final = ((16, 64), (12, 64), (14, 64), (10, 128))
-"""Heads of the models' attention, and their size."""
-_OTHER_HEADS: Final = 40
-_LOADS: Final = 8
-"""Numbers of sequences and tokens, for all heads of a size."""
-_MOST_KEYS: Final = {
-    "encoder_attention": 4608, "masked_attention": 4608, "context_attention": 16384,
-    "generation_attention": 16384,
-}  # fmt: skip
-"""By kind, as in a profile."""
-
-
-def _loaded(
-    kind: str, heads: Iterable[tuple[int, int]], dtype: torch.dtype, chance: random.Random
-) -> list[Made]:
-    found: list[Made] = []
-    for count, size in heads:
-        keys = _drawn(chance, 32, _MOST_KEYS[kind])
-        elements = count * keys * (keys if kind == "masked_attention" else 2 * size)
-        batch = _drawn(chance, 1, max(1, min(128, _MOST_ELEMENTS // elements)))
-        found.append(_attended(kind, batch, count, keys, size, dtype))
-    return found
-
-
 def _attended(
-    kind: str, batch: int, heads: int, keys: int, size: int, dtype: torch.dtype
+    batch: int, heads: int, tokens: int, dtype: torch.dtype, *, is_masked: bool
 ) -> Sample:
-    is_masked, is_step = kind == "masked_attention", kind == "generation_attention"
-    queries = 1 if is_step else keys
-
     def call() -> Run:
-        q = _filled(batch, heads, queries, size, dtype=dtype)
-        bias = _filled(batch, heads, queries, keys, dtype=dtype) if is_masked else None
-        shape = 2, batch, heads, keys, size
-        copies = _copies(math.prod(shape) * dtype.itemsize) if is_step else 1
-        cache = itertools.cycle([[*_filled(*shape, dtype=dtype)] for _ in range(copies)])
+        q, k, v = (_filled(batch, heads, tokens, 64, dtype=dtype) for _ in range(3))
+        bias = _filled(batch, heads, tokens, tokens, dtype=dtype) if is_masked else None
+        return partial(F.scaled_dot_product_attention, q, k, v, attn_mask=bias)
 
-        def run() -> Value:
-            k, v = next(cache)
-            is_causal = kind == "context_attention"
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=is_causal)
-
-        return run
-
-    macs = 2 * batch * heads * queries * keys * size
-    return Sample(f"attention {is_masked} {batch} {keys}", call, macs)
+    return Sample(
+        f"attention {is_masked} {batch} {tokens}", call, 2 * batch * heads * tokens**2 * 64
+    )
 
 
 _LAYERS: Final = ((768, 256, 1, 1, 16), (3, 768, 16, 16, 1), (256, 256, 3, 1, 16),
@@ -274,21 +198,14 @@ _SIZES: Final = (1_300, 5_000, 20_000, 80_000, 250_000, 800_000, 2_500_000, 6_00
 """Elements per tensor, roughly."""
 
 
-_GPU_SIZES: Final = (100_000_000, *reversed(_SIZES)) * 4
-_STREAMED: Final = ("add", "mul", "silu", "_to_copy", "native_layer_norm")
-"""Operators measured on a GPU."""
-
-
 Tensors: TypeAlias = Callable[[int], Sequence[torch.Tensor]]
 """Makes an operator's tensors, of so many rows of 1280 elements."""
 Operators: TypeAlias = dict[str, tuple[Tensors, Callable[..., Value]]]
 
 
-def _elements(
-    operators: Operators, sizes: Iterable[int], chance: random.Random
-) -> Iterator[list[Made]]:
+def _elements(operators: Operators, chance: random.Random) -> Iterator[list[Made]]:
     for name, (tensors, operator) in operators.items():
-        rows = [_drawn(chance, round(0.6 * size), round(1.6 * size)) // 1280 for size in sizes]
+        rows = [_drawn(chance, round(0.6 * size), round(1.6 * size)) // 1280 for size in _SIZES]
         yield [_operated(name, tensors, operator, max(1, each)) for each in rows]
 
 
@@ -381,69 +298,56 @@ class MeasuredKernel(NamedTuple):
     """0 if it ran alone."""
 
 
-Clock: TypeAlias = Callable[[Run, float, float], float]
-"""Seconds of a call, of several within a budget of seconds and until a monotonic time."""
-
-
 class KernelsAlone:
-    """Measures samples that are single kernels, on a device by its clock."""
+    """Measures samples of a data type that are single kernels."""
 
-    def __init__(self, device: torch.device, samples: list[Made], seconds_of: Clock) -> None:
-        self._device, self._made, self._seconds_of = device, samples, seconds_of
+    def __init__(self, dtype: torch.dtype, samples: list[Made] | None = None) -> None:
+        self._dtype, self._made = dtype, samples or all_samples(dtype)
         self._fastest: dict[tuple[int, int], MeasuredKernel | None] = {}
 
     def kernels(self) -> list[MeasuredKernel]:
         """The fastest turn of each sample so far."""
-        return [each for each in self._fastest.values() if each and each.seconds < math.inf]
+        return [each for each in self._fastest.values() if each]
 
-    def run(
-        self, deadline: float, on_progress: Callable[[str], None], macs_per_second: float = math.inf
-    ) -> None:
+    def run(self, deadline: float, on_progress: Callable[[str], None]) -> None:
         """Measure the samples once, until a time of the monotonic clock.
 
-        At so many MACs per second, those that would take too much of the time are left out.
+        Those that would take too much of the time are left out.
         """
         seconds = deadline - time.monotonic()
-        most_macs = max(_LEAST_MACS, macs_per_second * seconds / _CALLS)
+        most_macs = max(_LEAST_MACS, _macs_per_second(self._dtype) * seconds / _CALLS)
         count = len(self._made)
         for number, made in enumerate(self._made):
             began = time.monotonic()
             if began >= deadline:
                 return
             on_progress(f"kernels alone, {number + 1} of {count}")
-            give_back_memory(self._device)  # of other sizes: kept, it would grow with every sample
+            give_back_memory()  # of other sizes: kept, it would grow with every sample
             stop = min(deadline, began + seconds / _CALLS)
-            with self._device:
-                samples = [*enumerate([made] if isinstance(made, Sample) else made())]
+            samples = [*enumerate([made] if isinstance(made, Sample) else made())]
             random.Random(number).shuffle(samples)  # as there may be no time for the last ones
             for place, sample in samples:
                 if sample.macs <= most_macs:
-                    with contextlib.suppress(torch.cuda.OutOfMemoryError):
-                        self._measure((number, place), sample, seconds / (4 * count), stop)
+                    self._measure((number, place), sample, seconds / (4 * count), stop)
                     if time.monotonic() >= stop:  # but for one, however long its tensors take
                         break
 
-    def _measure(self, key: tuple[int, int], sample: Sample, seconds: float, stop: float) -> None:
+    def _measure(self, key: tuple[int, int], sample: Sample, budget: float, stop: float) -> None:
         safe_point()
-        with self._device:
-            call = sample.call()
-        if key not in self._fastest:
-            held_out = hashlib.sha256(sample.group.encode()).digest()[0] < _HELD_OUT
-            kernel = _record_of(call)
-            self._fastest[key] = kernel and MeasuredKernel(kernel, math.inf, held_out)
-        before = self._fastest[key]
-        if before is not None:
-            found = self._seconds_of(call, seconds, stop)
-            self._fastest[key] = before._replace(seconds=min(found, before.seconds))
+        call = sample.call()
+        before = self._fastest[key] if key in self._fastest else _unmeasured(call, sample.group)
+        self._fastest[key] = before and before._replace(
+            seconds=min(before.seconds, call_seconds(call, budget, stop))
+        )
 
 
-def cpu_macs_per_second(dtype: torch.dtype) -> float:
+def _macs_per_second(dtype: torch.dtype) -> float:
     """Of a product of a middle size."""
     rows, weights = torch.ones(64, 1024, dtype=dtype), torch.ones(1024, 1024, dtype=dtype)
-    return rows.numel() * 1024 / cpu_seconds(lambda: F.linear(rows, weights), 0.05, math.inf)
+    return rows.numel() * 1024 / call_seconds(lambda: F.linear(rows, weights), 0.05, math.inf)
 
 
-def _record_of(call: Run) -> Kernel | None:
+def _unmeasured(call: Run, group: str) -> MeasuredKernel | None:
     """Of a call that is a single kernel."""
     module = FunctionModule(call)
     recorder = Recorder(module)
@@ -453,11 +357,12 @@ def _record_of(call: Run) -> Kernel | None:
     kernels = trace.kernels
     if len(kernels) != 1 or kernels[0].calls != 1:
         return None
-    return kernels[0]._replace(path="", stage="")
+    is_held_out = hashlib.sha256(group.encode()).digest()[0] < _HELD_OUT
+    return MeasuredKernel(kernels[0]._replace(path="", stage=""), math.inf, is_held_out)
 
 
-def cpu_seconds(run: Run, budget: float, stop: float) -> float:
-    """The lower quartile of some calls on the CPU; of one after `stop`."""
+def call_seconds(run: Run, budget: float, stop: float) -> float:
+    """The lower quartile of some calls within a budget of seconds; of one after `stop`."""
     found: list[float] = []
     with torch.no_grad():
         kept = deque([run()], _KEPT)

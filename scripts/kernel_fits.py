@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.util
 import re
 from collections.abc import Sequence
 from operator import attrgetter
@@ -17,11 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware import coefficients as records
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times import Floats, Machine, formula_seconds
-from dsocr_analyze.interruption import safe_point
 
 _HELD_OUT_BELOW: Final = 77
 """Limit of a hash's first byte: three groups in ten."""
@@ -148,15 +145,6 @@ class FitErrors:
     held_out_p90: float
 
 
-def check_can_fit() -> None:
-    """Raise DeviceError if scipy is not installed."""
-    if importlib.util.find_spec("scipy") is None:
-        raise DeviceError(
-            "fitting a device profile needs scipy, the optional extra 'calibrate';"
-            " install it with pip install 'dsocr-analyze[calibrate]'"
-        )
-
-
 def first_guess(kind: str, dtype: str) -> records.Coefficients:
     """Where the fit of a kind in a data type starts."""
     return _SCALED if (kind, dtype) == ("gemm", "float8") else _STARTS[kind]
@@ -186,7 +174,6 @@ def fitted(
         return dataclasses.replace(start, **dict(zip(names, np.exp(x).tolist(), strict=True)))
 
     def residuals(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        safe_point()
         return np.asarray(np.log(predicted(kind, rows, gpu, dtype, record(x))) - target)
 
     found = []
