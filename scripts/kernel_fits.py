@@ -22,8 +22,6 @@ from dsocr_analyze.hardware.kernel_times import Floats, Machine, formula_seconds
 
 _HELD_OUT_BELOW: Final = 77
 """Limit of a hash's first byte: three groups in ten."""
-_NBYTES: Final = {"float8": 1, "float32": 4}
-"""Bytes per element in types without 16 bits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +72,7 @@ def predicted(
         those = is_cold == cold
         sizes = {name: column[those] for name, column in rows.sizes.items()}
         seconds[those] = formula_seconds(
-            c, sizes, Machine.of(gpu, computed, cold=cold), _NBYTES.get(dtype, 2),
+            c, sizes, Machine.of(gpu, computed, cold=cold), 1 if dtype == "float8" else 2,
             causal=kind == "context_attention",
         )  # fmt: skip
     return seconds
@@ -100,9 +98,6 @@ _STARTS: Final[dict[str, records.Coefficients]] = {
     "context_attention": _PREFILL,
     "generation_attention": records.GenerationCoefficients(
         64, 128, 1, 0, 2.0, 0.1, 0.5, 2.0, 2.0, 0.5, 0.9, 2.0, 0.8, 4.0, 1.0, 7.0, 1.0, 0.01, 1.0
-    ),
-    "masked_attention": records.MaskedCoefficients(
-        64, 64, 0.35, 20.0, 1.0, 1.0, 0.8, 2.0, 2.0, 2.0, 3.0
     ),
     "experts": records.ExpertsCoefficients(
         0, 1, 0.7, 1.2, 2.0, 0.55, 1.0, 1.0, 0.1, 0.9, 0.05, 2.0, 0.9, 5.0, 2.0, 1.0, 12.0,

@@ -141,25 +141,6 @@ class GenerationCoefficients:
 
 
 @dataclass(frozen=True)
-class MaskedCoefficients:
-    """Fused attention with a bias tensor added to the scores (11)."""
-
-    tile_queries: int
-    tile_keys: int
-    share: float
-    softmax: float
-    """A bias and an exponential, in head elements."""
-    tile_us: float
-    whole_waves: float
-    memory_share: float
-    l2_share: float
-    unaligned: float
-    """Moves of a copied bias, whose rows are no multiple of 8."""
-    norm: float
-    launch_us: float
-
-
-@dataclass(frozen=True)
 class ExpertsCoefficients:
     """Grouped experts (20): routing, two products, activation, weighted sum."""
 
@@ -211,7 +192,6 @@ Coefficients: TypeAlias = (
     | ScaledGemmCoefficients
     | PrefillCoefficients
     | GenerationCoefficients
-    | MaskedCoefficients
     | ExpertsCoefficients
     | MovementCoefficients
 )
@@ -251,16 +231,14 @@ COEFFICIENTS: Final[dict[str, type[Coefficients]]] = {
     "encoder_attention": PrefillCoefficients,
     "context_attention": PrefillCoefficients,
     "generation_attention": GenerationCoefficients,
-    "masked_attention": MaskedCoefficients,
     "experts": ExpertsCoefficients,
     "movement": MovementCoefficients,
 }
-"""Record type by kernel kind, in a profile's order; no shipped profile has masked attention, whose
-times are then assumed."""
+"""Record type by kernel kind, in a profile's order."""
 
 
 def coefficients_of(kind: str, dtype: str) -> type[Coefficients]:
-    """Record type of a kernel kind in a data type; in float32 that of 16 bits."""
+    """Record type of a kernel kind in a data type."""
     if (kind, dtype) == ("gemm", "float8"):
         return ScaledGemmCoefficients
     return COEFFICIENTS[kind]

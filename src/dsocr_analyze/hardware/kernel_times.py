@@ -5,7 +5,7 @@ The record of its coefficients chooses a kind's formula. Sizes are arrays that b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -150,8 +150,6 @@ def formula_seconds(
             seconds, flops, moved = _scaled_gemm(size, machine, c)
         case records.ExpertsCoefficients():
             seconds, flops, moved = _experts(size, machine, c, element_bytes)
-        case records.MaskedCoefficients():
-            seconds, flops, moved = _masked_attention(size, machine, c)
         case records.PrefillCoefficients():
             seconds, flops, moved = _prefill_attention(size, machine, c, element_bytes, causal)
         case records.GenerationCoefficients():
@@ -458,33 +456,6 @@ def _prefill_attention(
     seconds = _overlapped(seconds, streamed, c.norm) + (c.launch_us + late) * 1e-6
     pairs = Q * K - Q * (Q - 1) / 2 if causal else Q * K
     return seconds, 4 * B * H * D * pairs, moved
-
-
-_BIAS_ALIGNED: Final = 8
-"""Rows of the bias are padded to multiples of it (torch, attention.cpp: `pad_bias`)."""
-
-
-def masked_bytes(sizes: Iterable[Floats]) -> Floats:
-    """Bytes of queries, keys, values, bias and output in 16 bits."""
-    B, Q, K, H, D, G = sizes
-    return _ACTIVATION_BYTES * B * (D * (2 * H * Q + 2 * G * K) + H * Q * K)
-
-
-def _masked_attention(size: Sizes, machine: Machine, c: records.MaskedCoefficients) -> Needs:
-    """One call with a bias of one value per score.
-
-    A tile of queries of one head processes whole blocks of keys, at a share of an SM's peak.
-    """
-    B, Q, K, H, D, _ = _of_attention(size)
-    moved = size["moved"] if "moved" in size else masked_bytes(_of_attention(size))
-    rate = c.share * machine.flops_per_second / machine.sms
-    block = 4 * c.tile_queries * c.tile_keys * (D + c.softmax) / rate
-    tile = np.ceil(K / c.tile_keys) * block + c.tile_us * 1e-6
-    units = B * H * np.ceil(Q / c.tile_queries)
-    compute = _waves(units, machine.sms, c.whole_waves) * tile
-    copied = np.where(K % _BIAS_ALIGNED, c.unaligned * _ACTIVATION_BYTES * B * H * Q * K, 0.0)
-    memory = (moved + copied) * machine.memory_seconds(moved, c)
-    return _overlapped(compute, memory, c.norm) + c.launch_us * 1e-6, 4 * B * H * Q * K * D, moved
 
 
 _CACHE_SPLITS: Final = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)

@@ -34,7 +34,6 @@ from dsocr_analyze.hardware.timed_device import (
     EXTRAPOLATED_BAND,
     Device,
     Engine,
-    MeasuredHost,
 )
 from dsocr_analyze.input_files import SETTINGS_BYTES, read_bytes
 
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
 
 _HALVES: Final = ("bfloat16", "float16")
 _DTYPES: Final = (*_HALVES, "float8")
-_PRODUCT_DTYPES: Final = (*_DTYPES, "float32")
-"""Of products; other kinds in float32 are priced as movement."""
 _ERRORS: Final = {"held_out_median": 0.15, "held_out_p90": 0.4}
 """Median and 90th percentile of the error, as assumed for kinds that were not fitted."""
 _COUNTS: Final = ("held_out_rows", "held_out_groups", "training_rows")
@@ -53,9 +50,9 @@ _STATED: Final = ("framework", "derived", "training_rows", "training_median", "h
                   "held_out_groups", "held_out_median", "held_out_p90", "left_out_median",
                   "left_out_p90")  # fmt: skip
 _STATED_OF_CPU: Final = ("training_rows", "held_out_rows", *_ERRORS)
-_TOP: Final = ("name", "source", "licence", "system", "gpu", "host", "cpu", "kernels",
+_TOP: Final = ("name", "source", "licence", "system", "gpu", "cpu", "kernels",
                *ENGINES[1:], *COEFFICIENTS)  # fmt: skip
-_SHARED: Final = ("encoder_attention", "masked_attention", "movement")
+_SHARED: Final = ("encoder_attention", "movement")
 """Kinds alike under all engines: encoders run the model's own code, and what only moves bytes has
 few ways to do it."""
 _OF_GPU: Final = (
@@ -129,16 +126,10 @@ def _kinds_in(table: Table, gpu: str) -> Kinds:
     return found
 
 
-def _profile(
-    gpu: Gpu,
-    table: Table,
-    own: dict[Engine, Kinds],
-    base: Device | None,
-    host: MeasuredHost | None = None,
-) -> Device:
+def _profile(gpu: Gpu, table: Table, own: dict[Engine, Kinds], base: Device | None) -> Device:
     """A GPU with its own kinds by engine, and others as on the one that it is like."""
     kinds, anyones = dict(zip(own, map(dict, own.values()), strict=True)), ChainMap(*own.values())
-    for engine, dtype, kind in product(ENGINES, sorted(_PRODUCT_DTYPES), COEFFICIENTS):
+    for engine, dtype, kind in product(ENGINES, sorted(_DTYPES), COEFFICIENTS):
         key, found = (kind, dtype), kinds[engine]
         lent = anyones.get(key)
         if key not in found and not lent and base and (dtype in _HALVES or gpu.tflops(dtype)):
@@ -151,7 +142,7 @@ def _profile(
     source, licence = table.get("source", ""), table.get("licence", "")
     if base and not any(own.values()):
         source, licence = f"extrapolated from {base.gpu.name}: {base.source}", base.licence
-    return Device(gpu, source, licence, kinds.pop(ENGINES[0]), host, others=kinds)
+    return Device(gpu, source, licence, kinds.pop(ENGINES[0]), others=kinds)
 
 
 # --- a user's file ---------------------------------------------------------------------------
@@ -192,21 +183,22 @@ def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> 
         return Device(gpu, str(table.get("source", file)), "", {}, cpu=kernels)
     check_kinds(table, str(file))
     kinds = _own_kinds(table, name)
-    host = None
-    if (entry := table.get("host")) is not None:
-        _check_record(entry, MeasuredHost, f"{file}: host")
-        host = MeasuredHost(**dict(zip(entry, map(float, entry.values()), strict=True)))
     if name in known and "gpu" not in table:
         kinds = {each: {**known[name].under(each).kinds, **kinds[each]} for each in ENGINES}
     base = known[catalogue_name(gpu.like, known)] if gpu.like else None
     if not any(kinds.values()) and (base is None or "gpu" not in table):
         raise DeviceError(f"{file}: give coefficients of {', '.join(COEFFICIENTS)}, or gpu.like")
-    return _profile(gpu, {"source": str(file), **table}, kinds, base, host)
+    return _profile(gpu, {"source": str(file), **table}, kinds, base)
 
 
 def check_gpu(entry: Any, where: str) -> None:
     """Raise DeviceError for what is wrong in the table of a GPU; messages name `where`."""
-    _check_record(entry, Gpu, where, _OF_GPU)
+    types = {field.name: str(field.type) for field in fields(Gpu) if field.name != "name"}
+    if not isinstance(entry, dict):
+        raise DeviceError(f"{where} must be a table")
+    _check_keys(entry, types, where, _OF_GPU)
+    for key in entry:
+        _check(entry, [key], f"{where}.", *_FIELDS[types[key]])
     if entry.get("tensor_dtype", "bfloat16") not in ("bfloat16", "float16"):
         raise DeviceError(f"{where}.tensor_dtype must be bfloat16 or float16")
 
@@ -221,9 +213,8 @@ def check_kinds(table: Table, where: str) -> None:
     for kind in COEFFICIENTS:
         _check(table, [kind], f"{where}: ", "a table of data types", _is_table, {})
         for dtype, entry in table.get(kind, {}).items():
-            types = _PRODUCT_DTYPES if kind == "gemm" else _DTYPES
-            if dtype not in types:
-                raise DeviceError(f"{where}: unknown type {kind}.{dtype}; use {', '.join(types)}")
+            if dtype not in _DTYPES:
+                raise DeviceError(f"{where}: unknown type {kind}.{dtype}; use {', '.join(_DTYPES)}")
             _check_kind(entry, coefficients_of(kind, dtype), f"{where}: {kind}.{dtype}")
 
 
@@ -288,18 +279,6 @@ def _given_coefficients(
     return given
 
 
-def _check_record(
-    entry: Any, record: type[Gpu | MeasuredHost], where: str, needed: Iterable[str] | None = None
-) -> None:
-    """Check a table of a record's fields, by default all needed."""
-    types = {field.name: str(field.type) for field in fields(record) if field.name != "name"}
-    if not isinstance(entry, dict):
-        raise DeviceError(f"{where} must be a table")
-    _check_keys(entry, types, where, types if needed is None else needed)
-    for key in entry:
-        _check(entry, [key], f"{where}.", *_FIELDS[types[key]])
-
-
 def _check_keys(table: Table, known: Iterable[str], where: str, needed: Iterable[str] = ()) -> None:
     if unknown := [name for name in table if name not in set(known)]:
         raise DeviceError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(known)}")
@@ -361,31 +340,15 @@ def _table(header: str, values: Mapping[str, str | float]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def top_text(**entries: str) -> str:
-    """The keys before the first table: `name`, `source`, `licence`."""
-    return _table("", entries)
-
-
-def gpu_text(gpu: Gpu) -> str:
-    """The `[gpu]` table of a GPU that is not in the catalogue."""
-    defaults = {field.name: field.default for field in fields(gpu)}
-    values = {key: value for key, value in asdict(gpu).items() if value != defaults[key]}
-    values.pop("name")
-    return _table("gpu", values)
-
-
-def host_text(host: MeasuredHost) -> str:
-    """The `[host]` table of measured host figures."""
-    return _table("host", asdict(host))
-
-
 def cpu_profile_text(device: Device) -> str:
     """The whole profile of a CPU."""
     cpu = device.cpu
     assert cpu is not None, "it is a CPU's"
+    defaults = {field.name: field.default for field in fields(Gpu)}
+    gpu = {key: value for key, value in asdict(device.gpu).items() if value != defaults[key]}
     tables = [
-        top_text(name=device.gpu.name, source=device.source),
-        gpu_text(device.gpu),
+        _table("", {"name": gpu.pop("name"), "source": device.source}),
+        _table("gpu", gpu),
         _table("cpu", {"threads": cpu.threads, "operator_us": cpu.operator_us}),
     ]
     for (family, dtype), entry in cpu.families.items():

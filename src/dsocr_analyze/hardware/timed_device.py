@@ -87,22 +87,6 @@ def product_types(gpu: Gpu, dtype: str, weights_dtype: str | None) -> tuple[str,
 
 
 @dataclass(frozen=True)
-class MeasuredHost:
-    """Measured overhead of the machine around a GPU."""
-
-    launch_us: float
-    """Per operator of uncompiled model code, with the Python around it."""
-    sync_us: float
-    """Per value that the host waits for."""
-    step_us: float
-    """Between two decode steps of `generate`."""
-    graph_us: float
-    """Per launch of a CUDA graph."""
-    link_gb_s: float
-    """Of copies to the GPU from pageable memory."""
-
-
-@dataclass(frozen=True)
 class Device:
     """A GPU and how long its kernels take.
 
@@ -113,7 +97,6 @@ class Device:
         gpu: As sold; for a CPU, with the rates that it reached.
         source: Of the kernel times.
         kinds: Coefficients by (kind, data type), some of another GPU: vLLM's kernels.
-        host: None if it was not measured.
         cpu: Kernel times of a CPU, to which no formula here applies.
         others: `kinds` of other serving engines.
     """
@@ -122,7 +105,6 @@ class Device:
     source: str
     licence: str
     kinds: Mapping[tuple[str, str], Fitted]
-    host: MeasuredHost | None = None
     cpu: CpuKernels | None = None
     others: Mapping[Engine, Mapping[tuple[str, str], Fitted]] = field(default_factory=dict)
 
@@ -172,7 +154,7 @@ class Device:
             )
         if cached == "float8" and self.is_measured(kind, cached):
             return self.kinds[kind, cached]
-        computed, _ = self._types(kind, dtype, weights_dtype)
+        computed, _ = product_types(gpu, dtype, weights_dtype)
         # Both 16-bit types run at the same rate.
         found = self.kinds.get((kind, "bfloat16" if computed == "float16" else computed))
         if found is None:
@@ -195,13 +177,6 @@ class Device:
             derived=f"{kind} in {computed} with fewer bytes per weight",
             assumed=True,
         )
-
-    def _types(self, kind: str, dtype: str, weights_dtype: str | None) -> tuple[str, float]:
-        """The types of a kind; products in float32 only if they were measured."""
-        is_float32 = (kind, dtype, weights_dtype) == ("gemm", "float32", None)
-        if is_float32 and self.is_measured(kind, dtype):
-            return dtype, 4
-        return product_types(self.gpu, dtype, weights_dtype)
 
     def seconds(
         self,
@@ -239,7 +214,7 @@ class Device:
             _CACHE_NBYTES.get(dtype_name(kv_dtype or dtype), 2),
         )
         if kind in WEIGHT_ONLY_ERROR:
-            computed, nbytes = self._types(kind, dtype, weights_dtype)
+            computed, nbytes = product_types(self.gpu, dtype, weights_dtype)
         machine = Machine.of(self.gpu, computed, cold=cold)
         seconds = formula_seconds(c, given, machine, nbytes, causal=kind == "context_attention")
         # Rounded up to a trillionth, or noise of the last digit would count as a difference.

@@ -319,11 +319,11 @@ class _Group:
     def fitted(self) -> tuple[Floats | float, KindError]:
         """Seconds of each by the formula of the kind, and how accurate that is."""
         device, dtype, kind, sizes = self.device, self.dtype, self.kind, self.named
-        if kind == "gemm" and dtype == "float32" and not device.is_measured(kind, dtype):
+        if kind == "gemm" and dtype == "float32":
             moved = device.elementwise_seconds(self.recorded, cold=self.cold)
             rate = _FLOAT32_SHARE * self.rate()
             return moved + 2 * self.column("macs") / rate, _FLOAT32_ERROR
-        if kind == "masked_attention" and not device.is_measured(kind):
+        if kind == "masked_attention":
             error = _MASKED_ERROR if device.gpu.mma_share == 1 else _UNLIKE_AMPERE
             return self._masked_attention(), error
         if kind == "movement":

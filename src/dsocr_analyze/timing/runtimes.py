@@ -75,31 +75,14 @@ class Host:
     link_gb_s: float
     source: str
     cpu_factor: float = 1.5
-    link_source: str = "assumed"
     computes: bool = False
     engine: Engine = "vllm"
 
     def on(self, profile: Device) -> Host:
-        """The eager host with figures measured on the profile's machine; others stay."""
-        if self != EAGER:
+        """The eager host as measured on a CPU; others stay."""
+        if self != EAGER or profile.cpu is None:
             return self
-        if profile.cpu is not None:
-            return replace(
-                self, launch_us=profile.cpu.operator_us, source="measured", computes=True
-            )
-        if (measured := profile.host) is None:
-            return self
-        return replace(
-            self,
-            launch_us=measured.launch_us,
-            compiled_launch_us=measured.launch_us,
-            graph_us=measured.graph_us,
-            sync_us=measured.sync_us,
-            step_us=measured.step_us,
-            link_gb_s=measured.link_gb_s,
-            source="measured",
-            link_source="measured",
-        )
+        return replace(self, launch_us=profile.cpu.operator_us, source="measured", computes=True)
 
     @property
     def is_eager(self) -> bool:
@@ -116,7 +99,7 @@ class Host:
             ]
         copied = (
             f"pixel values of {self.pixel_bytes} bytes are copied to the GPU at"
-            f" {self.link_gb_s:g} GB/s ({self.link_source})"
+            f" {self.link_gb_s:g} GB/s (assumed)"
         )
         if not self.is_eager:
             copied += (
