@@ -1411,46 +1411,21 @@ def test_the_mean_over_all_pages_weighs_the_limit_with_its_share(mean_and_limit,
 
 
 @pytest.mark.parametrize(
-    ("made", "arguments", "message"),
+    ("mean", "limit", "share", "message"),
     [
-        *((OutputLengths, arguments, message) for *arguments, message in (
-            ((), (), "0 lengths have 0 shares"),
-            ((1, 2), (1.0,), "2 lengths have 1 shares"),
-            ((0,), (1.0,), "a length of 0 is invalid; give a whole number from 1 to 1048576"),
-            ((-5,), (1.0,), "a length of -5"),
-            ((1.0,), (1.0,), "a length of 1.0"),
-            ((True,), (1.0,), "a length of True"),
-            ((LARGEST_COUNT + 1,), (1.0,), "a length of 1048577"),
-            ((2, 1), (0.5, 0.5), "lengths have 1 after 2"),
-            ((2, 2), (0.5, 0.5), "lengths have 2 after 2"),
-            ((1, 2), (1.0, 0.0), "a share is 0.0"),
-            ((1, 2), (1.5, -0.5), "a share is 1.5"),
-            ((1,), (math.nan,), "a share is nan"),
-            ((1, 2), (0.5, 0.4), "shares add up to 0.9"),
-            ((1, 2), (0.6, 0.5), "shares add up to 1.1"))),
-        *((OutputLengths.mean_and_limit, arguments, message) for *arguments, message in (
-            (0.5, 8192, 0.1, "mean 0.5 is out of range: .* from 1 to 8191 tokens"),
-            (8191.5, 8192, 0.1, "mean 8191.5"),
-            (math.nan, 8192, 0.1, "mean nan"),
-            (math.inf, 8192, 0.1, "mean inf"),
-            (1, 1, 0.1, "limit 1 is invalid; give a whole number from 2"),
-            (1, 8192.0, 0.1, "limit 8192.0"),
-            (1, LARGEST_COUNT + 1, 0.1, "limit 1048577"),
-            (900, 8192, -0.1, "share_at_limit -0.1"),
-            (900, 8192, 1, "share_at_limit 1 is out of range; give a number of at least 0 and"),
-            (900, 8192, math.nan, "share_at_limit nan"))),
-        *((OutputLengths.fixed(5).expected_longest, [batch], "batch .* is invalid")
-          for batch in (0, -1, 1.5, True, LARGEST_COUNT + 1)),
-        *((OutputLengths.of_counts, [counts], message) for counts, message in (
-            ({}, "no page is counted"),
-            ({5: 0}, "no page is counted"),
-            ({5: 2, 6: -1}, "-1 pages of 6 tokens"),
-            ({0: 1}, "a length of 0"))),
+        (0.5, 8192, 0.1, "mean 0.5 is out of range: .* from 1 to 8191 tokens"),
+        (8191.5, 8192, 0.1, "mean 8191.5"),
+        (math.nan, 8192, 0.1, "mean nan"),
+        (1, 1, 0.1, "limit 1 is invalid; give a whole number from 2"),
+        (1, LARGEST_COUNT + 1, 0.1, "limit 1048577"),
+        (900, 8192, -0.1, "share_at_limit -0.1"),
+        (900, 8192, 1, "share_at_limit 1 is out of range; give a number of at least 0 and"),
+        (900, 8192, math.nan, "share_at_limit nan"),
     ],
-)  # fmt: skip
-def test_what_is_no_distribution_is_refused(made, arguments, message):
+)
+def test_what_is_no_distribution_is_refused(mean, limit, share, message):
     with pytest.raises(WorkloadError, match=message):
-        made(*arguments)
+        OutputLengths.mean_and_limit(mean, limit, share)
 
 
 # === files of lengths ===

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import mul
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 # --- output lengths ---------------------------------------------------------------------------
 
 
-_SHARES_TOLERANCE: Final = 1e-9
-"""How far a million rounded shares may add up from 1."""
-
-
 @dataclass(frozen=True, slots=True)
 class OutputLengths:
     """A distribution of the tokens that a page generates, the prefill pass's included.
@@ -36,40 +32,14 @@ class OutputLengths:
     Attributes:
         lengths: Strictly ascending.
         shares: Shares of pages of these lengths, above 0; they add up to 1.
-
-    Raises:
-        WorkloadError: They do not, or a length is not a whole number from 1 to `LARGEST_COUNT`.
     """
 
     lengths: tuple[int, ...]
     shares: tuple[float, ...]
 
-    def __post_init__(self) -> None:
-        if not self.lengths or len(self.lengths) != len(self.shares):
-            raise WorkloadError(
-                f"{len(self.lengths)} lengths have {len(self.shares)} shares; "
-                "give one share for each length, and at least one length",
-            )
-        for before, length in zip((0, *self.lengths), self.lengths, strict=False):
-            _check_count("a length of", length)
-            if length <= before:
-                raise WorkloadError(
-                    f"lengths have {length} after {before}; give each once, in ascending order",
-                )
-        for share in self.shares:
-            if not 0 < share <= 1 + _SHARES_TOLERANCE:  # also rejects NaN
-                raise WorkloadError(f"a share is {share}; give numbers above 0, up to 1")
-        total = math.fsum(self.shares)
-        if abs(total - 1) > _SHARES_TOLERANCE:
-            raise WorkloadError(f"shares add up to {total}; give shares that add up to 1")
-
     @classmethod
     def fixed(cls, tokens: int) -> OutputLengths:
-        """The same length for every page.
-
-        Raises:
-            WorkloadError: It is not a whole number from 1 to `LARGEST_COUNT`.
-        """
+        """The same length for every page."""
         return cls((tokens,), (1.0,))
 
     @classmethod
@@ -79,10 +49,13 @@ class OutputLengths:
         These have the two whole numbers around it in proportion.
 
         Raises:
-            WorkloadError: The limit is not a whole number from 2 to `LARGEST_COUNT`, the mean is
-                not between 1 and the limit less 1, or the share is not at least 0 and below 1.
+            WorkloadError: The limit is not from 2 to `LARGEST_COUNT`, the mean is not between 1 and
+                the limit less 1, or the share is not at least 0 and below 1.
         """
-        _check_count("limit", limit, least=2)
+        if not 2 <= limit <= LARGEST_COUNT:
+            raise WorkloadError(
+                f"limit {limit} is invalid; give a whole number from 2 to {LARGEST_COUNT}"
+            )
         if not 1 <= mean <= limit - 1:
             raise WorkloadError(
                 f"mean {mean} is out of range: pages that do not reach limit {limit} generate "
@@ -106,17 +79,8 @@ class OutputLengths:
 
     @classmethod
     def of_counts(cls, pages: Mapping[int, int]) -> OutputLengths:
-        """The distribution of counted pages, by generated tokens.
-
-        Raises:
-            WorkloadError: There is no page, a count is below 0, or a length is impossible.
-        """
-        for length, count in pages.items():
-            if count < 0:
-                raise WorkloadError(f"{count} pages of {length} tokens are too few; give 0 or more")
+        """The distribution of counted pages, at least one, by generated tokens."""
         total = sum(pages.values())
-        if not total:
-            raise WorkloadError("no page is counted; give at least one")
         some = sorted((length, count) for length, count in pages.items() if count)
         return cls(tuple(length for length, _ in some), tuple(count / total for _, count in some))
 
@@ -152,23 +116,12 @@ class OutputLengths:
         With the distribution function F and the distinct lengths l_1 < l_2 < ...,
 
             l_1 + sum over i of (l_(i+1) - l_i) * (1 - F(l_i)^n)
-
-        Raises:
-            WorkloadError: `batch` is not a whole number from 1 to `LARGEST_COUNT`.
         """
-        _check_count("batch", batch)
         longer = np.cumsum(self.shares[:0:-1])[::-1]  # shares of pages: 1 - F
         with np.errstate(divide="ignore"):
             # 1 - (1 - longer)^n, accurate even if `longer` is too small to change 1.
             exceeded = -np.expm1(batch * np.log1p(-np.minimum(1.0, longer)))
         return self.lengths[0] + math.fsum(np.diff(self.lengths) * exceeded)
-
-
-def _check_count(what: str, count: object, *, least: int = 1) -> None:
-    if not isinstance(count, int) or isinstance(count, bool) or not least <= count <= LARGEST_COUNT:
-        raise WorkloadError(
-            f"{what} {count!r} is invalid; give a whole number from {least} to {LARGEST_COUNT}"
-        )
 
 
 # --- a job ------------------------------------------------------------------------------------

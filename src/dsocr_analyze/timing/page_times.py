@@ -110,7 +110,7 @@ class PageTimer:
         Raises:
             ConfigError: The model has a part without a closed form.
             DeviceError: The GPU lacks a data type.
-            WorkloadError: A number of new tokens is out of range.
+            WorkloadError: Output lengths do not go with a number of new tokens.
         """
         served = self._served
         return _EagerTimes(self, pages) if served is None else _ServedTimes(self, pages, served)
