@@ -43,8 +43,12 @@ from dsocr_analyze.hardware import device
 from dsocr_analyze.kernels import Attention, Elements, Gemm, Kernel, Work, merged
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape import Tape
-from dsocr_analyze.timing.kernel_seconds import kernel_seconds, kind_of
-from dsocr_analyze.timing.sam_kernels import STRIDED_PS, biased_kernel, strided_elements
+from dsocr_analyze.timing.kernel_seconds import (
+    STRIDED_PS,
+    kernel_seconds,
+    kind_of,
+    strided_elements,
+)
 
 ROWS = Path(__file__).parent / "measured/sam.toml"
 SAMS = {
@@ -79,6 +83,24 @@ def rows() -> Iterator[Row]:
     for each in tomllib.loads(ROWS.read_text(encoding="utf-8"))["series"]:
         for network, speeds in each["rows"].items():
             yield from (Row(each, network, batch, 1e3 / speed) for batch, speed in speeds)
+
+
+def biased_kernel(torch: tuple[int, int], dimensions: int, capability: float) -> str:
+    """What `scaled_dot_product_attention` launches for 16-bit queries with a bias, uncompiled.
+
+    `torch` is its version, `dimensions` those of the queries, `capability` the GPU's. Flash
+    kernels take no bias (`check_for_attn_mask`), and no fused kernel takes queries other than
+    `[B, H, T, D]` (`check_tensor_shapes`); the rest is computed operator by operator, from 2.5 on
+    in fp32 (`_scaled_dot_product_attention_math`). cuDNN's kernel comes first on Hopper and
+    data-center Blackwell from 2.9 on, if the wheel's cuDNN is new enough.
+
+    Sources: PyTorch's `transformers/cuda/sdp_utils.cpp` and `transformers/attention.cpp`, pull
+    requests 162073 and 171627.
+    """
+    if dimensions != 4:
+        return "math in fp32" if torch >= (2, 5) else "math"
+    prefers_cudnn = torch >= (2, 9) and int(capability) in {9, 10}
+    return "cuDNN" if prefers_cudnn else "memory-efficient"
 
 
 # --- kernels under a row's conditions --------------------------------------------------------

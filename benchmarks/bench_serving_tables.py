@@ -71,9 +71,8 @@ from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware import Device, device
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel, Rows
-from dsocr_analyze.timing.kernel_seconds import kernel_seconds
+from dsocr_analyze.timing.kernel_seconds import kernel_seconds, strided_elements
 from dsocr_analyze.timing.runtimes import SERVERS
-from dsocr_analyze.timing.sam_kernels import strided_elements
 from dsocr_analyze.timing.serving import ServedModel
 
 NEW_TOKENS = 1024

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import bench_sam
 import pytest
+from bench_sam import biased_kernel
 
 from dsocr_analyze.hardware import device
 from dsocr_analyze.kernels import Attention, Kernel, Work
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
-from dsocr_analyze.timing.sam_kernels import biased_kernel
 
 SCORES = 54 * 12 * 196 * 196
 """Of the windows of six views of 640 pixels."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import mul
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from dsocr_analyze.architectures.views import PixelWork, pixel_work, pixel_work_
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections
 from dsocr_analyze.timing.runtimes import CHANNELS, NATIVE, Host, Precision
-from dsocr_analyze.timing.sam_kernels import SAM_SENTENCE
 from dsocr_analyze.workload import LARGEST_COUNT
 
 if TYPE_CHECKING:
@@ -160,6 +159,13 @@ def _seconds_of(work: PixelWork, host: Host | None) -> Any:
     return 1e-6 * host.request_us + host.cpu_factor * seconds
 
 
+_SAM: Final = (
+    "SAM's attention with its bias takes as long as PyTorch's memory-efficient kernel, also where"
+    " cuDNN's runs"
+)
+"""The vendors' code and both engines pass queries of four dimensions."""
+
+
 @dataclass(frozen=True)
 class Assumptions:
     """What is assumed of all pages of a job.
@@ -265,12 +271,12 @@ class Assumptions:
 
     def _runtime_sentences(self) -> list[str]:
         if self.host.is_eager:
-            return [f"a batch runs until its longest page ends; no autocast; {SAM_SENTENCE}"]
+            return [f"a batch runs until its longest page ends; no autocast; {_SAM}"]
         said = [
             "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"
             " prefill passes run between decode steps"
             + (" and also decode the running sequences" if self.host.mixes_prefill else "")
-            + f"; {SAM_SENTENCE}"
+            + f"; {_SAM}"
         ]
         weights, cache = self.precision
         if weights:

@@ -22,11 +22,20 @@ from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times import Floats, Machine
 from dsocr_analyze.hardware.timed_device import Device, product_types
-from dsocr_analyze.kernels import Attention, Convolution, Dimensions, Experts, Gemm, Kernel, Work
+from dsocr_analyze.kernels import (
+    Attention,
+    Convolution,
+    Dimensions,
+    Elements,
+    Experts,
+    Gemm,
+    Kernel,
+    Rows,
+    Work,
+)
 from dsocr_analyze.tape import Size
 from dsocr_analyze.timing import Bound, Interval
 from dsocr_analyze.timing.runtimes import NATIVE, Precision
-from dsocr_analyze.timing.sam_kernels import STRIDED_PS, strided_elements
 
 if TYPE_CHECKING:
     from dsocr_analyze.hardware.cpu_kernels import CpuKernels
@@ -60,6 +69,13 @@ _MASKED_BLOCK: Final = 64
 _BIAS_ALIGNED: Final = 8
 _PADDED_BYTES: Final = 6
 """Per score whose row has another length: filled, read and written (attention.cpp: `pad_bias`)."""
+
+STRIDED_PS: Final = 8.0
+"""Picoseconds per `strided_elements`, fitted by `benchmarks/bench_sam.py`.
+
+From a profile: `add` of six views of 640 pixels, 94.9 us on an RTX 5090 at its base clock, is 9.5
+ps beyond the bandwidth's share (github.com/CodeGandee/llm-perf-opt, reports/20251107-dsocr).
+"""
 
 
 class KindError(NamedTuple):
@@ -210,6 +226,22 @@ def weight_bytes(kernels: Iterable[Kernel]) -> int:
         elif isinstance(sizes, Experts):
             total += 6 * kernel.calls * sizes.experts * sizes.hidden * sizes.inter
     return total
+
+
+def strided_elements(kernel: Kernel) -> Size:
+    """Elements that an uncompiled kernel of SAM reads at a stride, 32 bytes for each.
+
+    `PatchEmbed` returns channels first behind a permuted view, and a sum has the layout of its
+    first input: every residual sum reads a branch, and the copy before every norm the residual.
+    """
+    work, sizes = kernel.work, kernel.dimensions
+    if kernel.stage != "sam":
+        return 0
+    if isinstance(sizes, Rows) and kernel.operator == "native_layer_norm":
+        return sizes.rows * sizes.width
+    # Biases, positions and norms add less than a second whole operand.
+    is_sum = isinstance(sizes, Elements) and kernel.operator == "add"
+    return sizes[0] * (work.bytes_read == 2 * work.bytes_written) if is_sum else 0
 
 
 def _shape(kernels: Sequence[Kernel]) -> tuple[int, ...]:
