@@ -26,9 +26,9 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions
-from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import server_named
+from dsocr_analyze.timing.serving import TimedModel
 from dsocr_analyze.workload import parse_page
 
 MEASURED = {"before": (2.36, 4.193), "after": (4.31, 2.283)}

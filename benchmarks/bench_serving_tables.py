@@ -73,7 +73,7 @@ from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel, Rows
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds, strided_elements
 from dsocr_analyze.timing.runtimes import SERVERS
-from dsocr_analyze.timing.serving import ServedModel
+from dsocr_analyze.timing.serving import ServedModel, TimedModel
 
 NEW_TOKENS = 1024
 PAGE = (1191, 1684)
@@ -405,13 +405,15 @@ def page(timed: Device, sequences: int) -> list[tuple[Kernel, float]]:
     workload = DEFAULT.plan(
         page=PAGE, base_size=mode.base_size, image_size=mode.image_size, crop_mode=mode.crop_mode
     )
-    model = ServedModel(DEFAULT, DEFAULT.forms.dimensions(config), BFLOAT16, timed, SERVERS["vllm"])
+    dimensions = DEFAULT.forms.dimensions(config)
+    served_by = TimedModel(DEFAULT, dimensions, BFLOAT16, True, timed)
+    model = ServedModel(served_by, SERVERS["vllm"])
     views = [(view.count, view.resolution) for view in workload.views]
     served = DEFAULT.forms.served
     prefill = [
         kernel
         for count, side in views
-        for part in served.views(count, side, model.dimensions, BFLOAT16).values()
+        for part in served.views(count, side, dimensions, BFLOAT16).values()
         for kernel in part
     ]
     prefill += model.prompt_kernels(workload.seq_len, workload.visual_tokens)

@@ -35,7 +35,7 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape.polynomial import Polynomial, Symbol
 from dsocr_analyze.timing.runtimes import SERVERS
-from dsocr_analyze.timing.serving import ServedModel
+from dsocr_analyze.timing.serving import ServedModel, TimedModel
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.workload import LARGEST_COUNT, LARGEST_VIEW
 
@@ -746,12 +746,13 @@ def test_the_window_is_the_one_that_infer_takes(size, other, window):
 
 def test_serving_steps_stop_growing_when_the_window_is_full():
     directory = DIRECTORY[UNLIMITED.name]
-    on = ServedModel(
-        UNLIMITED, directory.dimensions(), dtype_named("bfloat16"), device("h100-sxm"),
-        SERVERS["vllm"],
-    )  # fmt: skip
-    off = dataclasses.replace(
-        on, dimensions=UNLIMITED.forms.dimensions(UNLIMITED.without_window(directory.config))
+    whole = UNLIMITED.forms.dimensions(UNLIMITED.without_window(directory.config))
+    on, off = (
+        ServedModel(
+            TimedModel(UNLIMITED, each, dtype_named("bfloat16"), True, device("h100-sxm")),
+            SERVERS["vllm"],
+        )
+        for each in (directory.dimensions(), whole)
     )
     assert on.page_bytes(900, 20_000) == 1028 * on.page_bytes(1, 1)
     assert off.page_bytes(900, 20_000) == (900 + 19_999) * off.page_bytes(1, 1)

@@ -18,7 +18,6 @@ from dsocr_analyze.hardware import device
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths, estimated_preprocessing
 from dsocr_analyze.timing.correction import Corrections, KeptBenchmark, basis_of
 from dsocr_analyze.timing.kernel_seconds import Duration
-from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import TimeRequest, entry_of, times_of
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 from dsocr_analyze.timing.server_benchmarks.comparison import (
@@ -27,7 +26,7 @@ from dsocr_analyze.timing.server_benchmarks.comparison import (
     with_preprocessing,
 )
 from dsocr_analyze.timing.server_benchmarks.reading import read_benchmarks
-from dsocr_analyze.timing.serving import ServedModel
+from dsocr_analyze.timing.serving import ServedModel, TimedModel
 
 DATA = Path(__file__).parent / "data"
 VLLM = json.loads((DATA / "bench_vllm.json").read_text())
@@ -416,13 +415,16 @@ def kept(first_token=1.0, per_token=1.0, **changes):
 NEW = kept(2, version="0.15.0", kept="2026-02-01T00:00:00Z")
 
 
+def model_on(gpu):
+    return TimedModel(DEFAULT, published_model().dimensions, BFLOAT16, False, gpu)
+
+
 def times(*benchmarks, concurrency=(1, 16), gpu="h100-sxm", host=SERVER, prepare=0.05, **more):
-    model = TimedModel(DEFAULT, published_model().dimensions, BFLOAT16, False, device(gpu))
     job = Assumptions(
         host, lambda _: OutputLengths.fixed(TOKENS), prepare, corrections=Corrections(benchmarks),
         **more,
     )  # fmt: skip
-    return times_of(model, PAGE, job, concurrency)
+    return times_of(model_on(device(gpu)), PAGE, job, concurrency)
 
 
 def predicted(*benchmarks, **more):
@@ -546,7 +548,7 @@ def test_of_a_burst_only_the_whole_request_is_that_of_a_steady_load(server, requ
     bare = predicted(concurrency=(requests,), prepare=0.0, host=host)
     [load] = bare.throughput
     one = sum(span.seconds for span in [*bare.stages.values()][:-1])
-    served = ServedModel(DEFAULT, published_model().dimensions, BFLOAT16, H100, host)
+    served = ServedModel(model_on(H100), host)
     # One prompt after the other, then all tokens of all requests together.
     steps = (served.step(requests, PAGE.seq_len + done).seconds for done in range(1, TOKENS))
     assert requests * one + sum(map(float, steps)) == pytest.approx(load.page_seconds, rel=0.08)

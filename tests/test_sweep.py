@@ -38,9 +38,9 @@ from dsocr_analyze.timing.assumptions import (
     Assumptions,
     OutputLengths,
 )
-from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS, Precision
+from dsocr_analyze.timing.serving import TimedModel
 from dsocr_analyze.workload import Mode, parse_page
 
 INPUTS = (

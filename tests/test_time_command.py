@@ -24,10 +24,10 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
-from dsocr_analyze.timing.page_times import TimedModel
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS, Precision
 from dsocr_analyze.timing.served_modes import all_served_modes, served_notes
+from dsocr_analyze.timing.serving import TimedModel
 
 LATENT = {"use_mla": True, "kv_lora_rank": 512, "q_lora_rank": None, "v_head_dim": 128,
           "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}  # fmt: skip

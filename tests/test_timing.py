@@ -58,13 +58,14 @@ from dsocr_analyze.timing.kernel_seconds import (
     total_duration,
 )
 from dsocr_analyze.timing.length_files import read_lengths
-from dsocr_analyze.timing.page_times import ManyPages, PageTimer, TimedModel
+from dsocr_analyze.timing.page_times import ManyPages, PageTimer
 from dsocr_analyze.timing.predict import predict, times_of
 from dsocr_analyze.timing.runtimes import EAGER, NATIVE, SERVERS, Precision
 from dsocr_analyze.timing.serving import (
     LoopPoint,
     LoopTimes,
     ServedModel,
+    TimedModel,
     closed_loop,
     running_counts,
     stretch_times,
@@ -247,7 +248,6 @@ def stub_device(gemm=100e-6, movement=5e-6, attention=0.0):
     return Mock(
         gpu=STUB, cpu=None, host=None, seconds=Mock(side_effect=seconds),
         is_measured=Mock(return_value=False), elementwise_seconds=lambda moved, **_: 0.0 * moved,
-        is_in_l2=lambda nbytes, cold=False: np.asarray(nbytes) < (0 if cold else 40e6),
         fitted=Mock(return_value=Mock(p90=0.2, extrapolated=False, assumed=False)),
     )  # fmt: skip
 
@@ -468,7 +468,7 @@ def taken(kernels, shape, index):
 
 def served_model(name="h100-sxm", precision=NATIVE, **changes):
     server = dataclasses.replace(SERVERS["vllm"], **changes)
-    return ServedModel(DEFAULT, REFERENCE, BFLOAT16, device(name), server, precision)
+    return ServedModel(model_of(REFERENCE, device(name)), server, precision)
 
 
 THREE = [1, 2, 64], [900, 100, 5000], [90, 50, 4000]
@@ -537,7 +537,7 @@ def test_a_long_prompt_goes_through_in_equal_chunks():
 def test_what_is_not_served_is_named_with_a_way_out(changes, named):
     dimensions = dimensions_of(small_directory(**changes))
     with pytest.raises(ConfigError, match=f"{named}.*runtime eager"):
-        ServedModel(DEFAULT, dimensions, BFLOAT16, device("h100-sxm"), SERVERS["vllm"])
+        ServedModel(model_of(dimensions), SERVERS["vllm"])
 
 
 def test_the_cache_and_quantized_weights_by_hand():
@@ -1311,8 +1311,6 @@ def test_the_work_of_corrected_pages_is_longer_in_both_parts(new_tokens, factor,
               for each in (0.0, -1.0, float("nan"), float("inf"))),
             *(("reserved", "give a fraction", {"reserved": each})
               for each in (1.0, -0.1, float("nan"))))),
-        (WorkloadError, "concurrency 0 is too small", {}, {}, (0,)),
-        (WorkloadError, "concurrency -1 is too small", {}, {}, (4, -1)),
         (DeviceError, "dtype .*bfloat16 or float16", {"dtype": FLOAT32}, {}, (1,)),
         (DeviceError, "dtype .*bfloat16 or float16", {"dtype": FLOAT32}, {"runtime": "eager"},
          (1,)),

@@ -29,13 +29,11 @@ from dsocr_analyze.workload import PageWorkload
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.combinations import Names, Numbers, Pages, SweepRows, Switches
-    from dsocr_analyze.hardware.timed_device import Device
     from dsocr_analyze.report.comparison import ComparisonDocument
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.session import DeepSeekOCRSession
     from dsocr_analyze.timing import TimeEntry
     from dsocr_analyze.timing.predict import TimeRequest
-    from dsocr_analyze.timing.runtimes import Precision
 
 Announce: TypeAlias = Callable[[str], None]
 
@@ -96,8 +94,8 @@ class Engine:
         """
         if self.time is None:
             return ()
-        from dsocr_analyze.timing.page_times import TimedModel
         from dsocr_analyze.timing.predict import predict
+        from dsocr_analyze.timing.serving import TimedModel
 
         page, architecture = self._page(asked), self.directory.architecture
         dimensions, found = self.directory.dimensions(), []
@@ -107,7 +105,6 @@ class Engine:
             )
             for job in self.time.jobs:
                 try:
-                    check_precision(device, job.precision)
                     found.append(predict(model, page, job, self.time.concurrency))
                 except DeviceError as error:
                     if leave_out is None:
@@ -136,14 +133,6 @@ class Engine:
             flash_attention=asked.flash_attention, trust_remote_code=self.trust_remote_code,
         )  # fmt: skip
         return session
-
-
-def check_precision(device: Device, precision: Precision) -> None:
-    """Raises DeviceError, before any work, for a data type or kernel times that a GPU lacks."""
-    if precision.weights is not None or device.cpu is None:
-        device.fitted("gemm", device.gpu.tensor_dtype, weights_dtype=precision.weights)
-    if precision.cache is not None:
-        device.fitted("generation_attention", device.gpu.tensor_dtype, kv_dtype=precision.cache)
 
 
 def start_torch() -> None:

@@ -23,9 +23,10 @@ from dsocr_analyze.timing import (
     cost_per_thousand_pages,
     kernel_seconds,
 )
-from dsocr_analyze.timing.page_times import ManyPages, PageTimer, TimedModel
+from dsocr_analyze.timing.page_times import ManyPages, PageTimer
 from dsocr_analyze.timing.predict import bottleneck
 from dsocr_analyze.timing.served_modes import served_notes
+from dsocr_analyze.timing.serving import TimedModel
 from dsocr_analyze.workload import Mode
 
 Floats = NDArray[np.float64]

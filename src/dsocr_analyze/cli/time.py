@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dsocr_analyze.analysis import Engine, check_precision
+from dsocr_analyze.analysis import Engine
 from dsocr_analyze.analytic import ATTENTION_NAMES
 from dsocr_analyze.cli import kept_files, options, page_options, printing, streams, words
 from dsocr_analyze.dtypes import dtype_named
@@ -216,11 +216,10 @@ def _compare(
     """
     from dsocr_analyze.report import measured
     from dsocr_analyze.timing.correction import Corrections
-    from dsocr_analyze.timing.page_times import TimedModel
     from dsocr_analyze.timing.server_benchmarks.comparison import Comparison
+    from dsocr_analyze.timing.serving import TimedModel
 
     [device], [job], architecture = request.profiles, request.jobs, directory.architecture
-    check_precision(device, job.precision)
     model = TimedModel(
         architecture, directory.dimensions(), dtype_named(asked.dtype), False, device
     )

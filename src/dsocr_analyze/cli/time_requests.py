@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from dsocr_analyze.analysis import check_precision
 from dsocr_analyze.archive.axes import parse_numbers
 from dsocr_analyze.cli import kept_files, options, words
 from dsocr_analyze.errors import WorkloadError
@@ -98,8 +97,6 @@ def of_many_pages(context: typer.Context) -> TimeRequested | None:
     given = context.params
     request = time_request(gpus, {**given, "concurrency": "1"}, _lengths_by_limit(context))
     [job], mean = request.jobs, given["mean_new_tokens"]
-    for each in request.profiles:
-        check_precision(each, job.precision)
     said = "every page generates the most tokens it may"
     if lengths_are_given(context):
         said = job.lengths(1).sentence if mean is None else (

@@ -1,6 +1,7 @@
 """The page whose seconds a document works through."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -10,7 +11,7 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.profile import all_profiles, device
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.timing import TimeEntry, assumptions, page_times, predict, serving
+from dsocr_analyze.timing import TimeEntry, assumptions, predict, serving
 from dsocr_analyze.timing.kernel_seconds import Duration, kernel_seconds
 from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 from dsocr_analyze.timing.served_modes import all_served_modes
@@ -32,7 +33,7 @@ class TimedPage:
         dimensions = ModelDirectory.read(DEFAULT.reference).dimensions()
         self.workload: Any = DEFAULT.plan(page=(1240, 1754), max_new_tokens=1024)
         self.gpu, self.profiles = device("h100-sxm"), dict(all_profiles())
-        self._model = page_times.TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
+        self._model = serving.TimedModel(DEFAULT, dimensions, BFLOAT16, False, self.gpu)
 
     @cache  # noqa: B019  # a page lives as long as the process
     def kernels(
@@ -42,9 +43,8 @@ class TimedPage:
 
         With their sizes by name, seconds of a call, and whether memory bounds it.
         """
-        served = serving.ServedModel(
-            DEFAULT, self._model.dimensions, BFLOAT16, self.profiles[gpu], SERVERS[server]
-        )
+        model = replace(self._model, device=self.profiles[gpu])
+        served = serving.ServedModel(model, SERVERS[server])
         kernels = (
             served.step_kernels(1, self.workload.seq_len + 1)
             if which == "step"

@@ -348,15 +348,6 @@ class Device:
         sizes = {"moved": _arrays({"bytes_moved": bytes_moved})["bytes_moved"]}
         return self.seconds("movement", sizes, self.gpu.tensor_dtype, cold=cold)
 
-    def is_in_l2(self, nbytes: Sizes, *, cold: bool = False) -> NDArray[np.bool_]:
-        """Whether L2 serves half of so many bytes or more; never if they are `cold`."""
-        import numpy as np
-
-        from dsocr_analyze.hardware.kernel_times import Machine
-
-        moved = np.asarray(nbytes, dtype=np.float64)
-        return Machine.of(self.gpu, self.gpu.tensor_dtype, cold=cold).hits(moved) > 0.5
-
 
 def _arrays(sizes: Mapping[str, Sizes]) -> dict[str, Floats]:
     """Sizes as arrays; raises WorkloadError for one below 1 or not finite."""

@@ -12,12 +12,10 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
-from dsocr_analyze.dtypes import FLOAT32, Dtype
+from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import check_features
 from dsocr_analyze.hardware.kernel_times import Floats
-from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.tape import Size
 from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.eager import eager_pass, eager_step
@@ -27,21 +25,11 @@ from dsocr_analyze.timing.serving import (
     LoopPoint,
     LoopTimes,
     ServedModel,
+    TimedModel,
     closed_loop,
     running_counts,
 )
 from dsocr_analyze.workload import PageWorkload
-
-
-@dataclass(frozen=True)
-class TimedModel:
-    """A model and its device; serving uses `flash_attention` in any case."""
-
-    architecture: Architecture
-    dimensions: ModelDimensions
-    dtype: Dtype
-    flash_attention: bool
-    device: Device
 
 
 @dataclass(frozen=True)
@@ -92,17 +80,16 @@ class PageTimer:
     """
 
     def __init__(self, model: TimedModel, assumptions: Assumptions) -> None:
-        _check_model(model, is_eager=assumptions.host.is_eager)
+        _check_model(model, assumptions)
         self.model, self.assumptions = model, assumptions
         self.host = assumptions.host.on(model.device)
         self.correction = assumptions.corrections.of(
             model.device, assumptions.host, model.architecture.name
         )
         self.lengths = cache(assumptions.lengths)
-        self._served = None if self.host.is_eager else ServedModel(
-            model.architecture, model.dimensions, model.dtype, model.device, self.host,
-            assumptions.precision,
-        )  # fmt: skip
+        self._served = (
+            None if self.host.is_eager else ServedModel(model, self.host, assumptions.precision)
+        )
 
     def times(self, pages: ManyPages) -> PageTimes:
         """Times of the pages.
@@ -116,8 +103,13 @@ class PageTimer:
         return _EagerTimes(self, pages) if served is None else _ServedTimes(self, pages, served)
 
 
-def _check_model(model: TimedModel, *, is_eager: bool) -> None:
-    is_cpu = model.device.cpu is not None
+def _check_model(model: TimedModel, assumptions: Assumptions) -> None:
+    device, (weights, cache) = model.device, assumptions.precision
+    is_cpu, is_eager = device.cpu is not None, assumptions.host.is_eager
+    if weights is not None or not is_cpu:
+        device.fitted("gemm", device.gpu.tensor_dtype, weights_dtype=weights)
+    if cache is not None:
+        device.fitted("generation_attention", device.gpu.tensor_dtype, kv_dtype=cache)
     for argument, is_wrong, said in (
         ("runtime", is_cpu and not is_eager,
          "serving engines are not predicted on a CPU; use runtime eager"),
@@ -131,7 +123,7 @@ def _check_model(model: TimedModel, *, is_eager: bool) -> None:
     if not is_cpu:
         # Serving engines have attention kernels of their own.
         flash_attention = is_eager and model.flash_attention
-        check_features(model.device.gpu, model.dtype, flash_attention=flash_attention)
+        check_features(device.gpu, model.dtype, flash_attention=flash_attention)
 
 
 _LENGTHS = attrgetter("mean", "running", "longest")

@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 
-from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.timing import (
     Bound,
@@ -22,8 +21,9 @@ from dsocr_analyze.timing import (
 )
 from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.kernel_seconds import HOST_ERROR, Duration, total_duration
-from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes, TimedModel
+from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes
 from dsocr_analyze.timing.served_modes import served_notes
+from dsocr_analyze.timing.serving import TimedModel
 from dsocr_analyze.workload import PageWorkload
 
 
@@ -47,7 +47,6 @@ def predict(
     Raises:
         ConfigError: The model has a part without a closed form, or serving it is not supported.
         DeviceError: The GPU lacks a data type.
-        WorkloadError: A concurrency is below 1.
     """
     return entry_of(times_of(model, workload, assumptions, concurrency))
 
@@ -59,11 +58,6 @@ def times_of(
     concurrency: Sequence[int] = (1,),
 ) -> PageTimes:
     """The page alone, then with each number of pages in flight; arguments as in `predict`."""
-    for count in concurrency:
-        if count < 1:
-            raise WorkloadError(
-                f"concurrency {count} is too small; give 1 or more", arguments=["concurrency"]
-            )
     prepare = assumptions.prepare_seconds(model.architecture, workload)
     pages = ManyPages.alike(replace(workload, batch_size=1), prepare, [1, *concurrency])
     return PageTimer(model, assumptions).times(pages)

@@ -39,37 +39,47 @@ _US: Final = 1e-6
 _CALLS: Final = attrgetter("calls")
 
 
-@dataclass
-class ServedModel:
-    """A model on a GPU under a serving engine, with that engine's kernels.
-
-    Raises:
-        ConfigError: The engine is not modelled for these dimensions.
-        DeviceError: The GPU lacks a type.
-    """
+@dataclass(frozen=True)
+class TimedModel:
+    """A model and its device; serving uses `flash_attention` in any case."""
 
     architecture: Architecture
     dimensions: ModelDimensions
     dtype: Dtype
+    flash_attention: bool
     device: Device
+
+
+@dataclass
+class ServedModel:
+    """A model under a serving engine, with that engine's kernels.
+
+    Raises:
+        ConfigError: The engine is not modelled for the model's dimensions.
+    """
+
+    model: TimedModel
     server: Host
     precision: Precision = NATIVE
 
     def __post_init__(self) -> None:
-        self.architecture.forms.served.check(self.dimensions)
-        self.device = self.device.under(self.server.engine)
-        self.cache_bits = STORED_BITS.get(self.precision.cache or "", 8 * self.dtype.nbytes)
+        model = self.model
+        self._forms, self._sizes = model.architecture.forms.served, (model.dimensions, model.dtype)
+        self._forms.check(model.dimensions)
+        self.device = model.device.under(self.server.engine)
+        self.cache_bits = STORED_BITS.get(self.precision.cache or "", 8 * model.dtype.nbytes)
         self._vision_of = cache(self._vision)
 
     @property
     def weights_bytes(self) -> int:
         """Bytes of all parameters; quantized ones have a 16-bit scale per 128 weights."""
-        params = self.architecture.forms.parameter_count(self.dimensions)
+        dimensions, dtype = self._sizes
+        params = self.model.architecture.forms.parameter_count(dimensions)
         if self.precision.weights is None:
-            return params * self.dtype.nbytes
-        quantized = self.architecture.forms.served.quantizable_params(self.dimensions)
+            return params * dtype.nbytes
+        quantized = self._forms.quantizable_params(dimensions)
         packed = quantized * STORED_BITS[self.precision.weights] // 8 + quantized // 64
-        return (params - quantized) * self.dtype.nbytes + packed
+        return (params - quantized) * dtype.nbytes + packed
 
     def prompt_kernels(self, T: Size, visual: Size) -> tuple[Kernel, ...]:
         """Kernels of one chunk of a prompt, with all chunks taken as equal; see `chunks`."""
@@ -77,9 +87,7 @@ class ServedModel:
         tokens = ceil_div(T, chunks)
         keys = ceil_div(tokens * (chunks + 1), 2)
         visual = ceil_div(visual, chunks)
-        return self.architecture.forms.served.prompt(
-            tokens, keys, visual, self.dimensions, self.dtype, self.cache_bits
-        )
+        return self._forms.prompt(tokens, keys, visual, *self._sizes, self.cache_bits)
 
     def chunks(self, T: Size) -> Size:
         """Passes through the decoder for a prompt of T tokens."""
@@ -87,9 +95,7 @@ class ServedModel:
 
     def step_kernels(self, B: Size, K: Size) -> tuple[Kernel, ...]:
         """Kernels of one decode step of B sequences over K keys each."""
-        return self.architecture.forms.served.step(
-            B, K, self.dimensions, self.dtype, self.cache_bits
-        )
+        return self._forms.step(B, K, *self._sizes, self.cache_bits)
 
     def prefill(self, views: tuple[ViewBatch, ...], T: Size, visual: Size) -> dict[str, Duration]:
         """The stages of a page's prefill pass; T may be an array of prompts' tokens.
@@ -98,7 +104,7 @@ class ServedModel:
         """
         chunks, kernels = self.chunks(T), self.prompt_kernels(T, visual)
         priced = kernel_seconds(kernels, self.device, self.precision)
-        stage = next(each.name for each in self.architecture.stages if each.role == "prefill")
+        stage = next(each.name for each in self.model.architecture.stages if each.role == "prefill")
         host = chunks * sum(map(_CALLS, kernels)) * self.server.compiled_launch_us * _US
         received = Duration(host=self.server.received_seconds(views))
         prompt = priced.duration().times(chunks).plus(received)
@@ -112,9 +118,9 @@ class ServedModel:
 
     def _vision(self, views: tuple[ViewBatch, ...]) -> list[tuple[str, Duration, float]]:
         """Stage, GPU time and launch seconds of the parts of vision calls."""
-        served, between, parts = self.architecture.forms.served, self.weights_bytes, []
+        between, parts = self.weights_bytes, []
         for view in views:
-            kernels_of = served.views(view.count, view.resolution, self.dimensions, self.dtype)
+            kernels_of = self._forms.views(view.count, view.resolution, *self._sizes)
             for stage, kernels in kernels_of.items():
                 priced = kernel_seconds(kernels, self.device, weights_between=between)
                 host = sum(map(_CALLS, kernels)) * self.server.launch_us * _US
@@ -138,22 +144,22 @@ class ServedModel:
 
         The window bounds their average like one length: steps are up to 1 % too long.
         """
-        window = self.dimensions.decoder.sliding_window
+        window = self.model.dimensions.decoder.sliding_window
         return T + (generated if window is None else minimum(generated, window))
 
     def fixed_bytes(self, workload: PageWorkload) -> Size:
         """Bytes of the weights and a prefill pass, in chunks; `text_tokens` may be an array."""
-        served = self.architecture.forms.served
+        dimensions, dtype = self._sizes
         text_tokens = minimum(
             workload.text_tokens, self.server.chunk_tokens - workload.visual_tokens
         )
         chunk = replace(workload, text_tokens=maximum(1, text_tokens))
-        activations = served.activation_bytes(self.dimensions, chunk, self.dtype)
-        return self.weights_bytes + activations + served.inputs_bytes(workload, self.dtype)
+        activations = self._forms.activation_bytes(dimensions, chunk, dtype)
+        return self.weights_bytes + activations + self._forms.inputs_bytes(workload, dtype)
 
     def page_bytes(self, T: Size, longest: Size) -> Size:
         """Bytes of the cache of a page with T prompt tokens and `longest` generated ones."""
-        elements = self.architecture.forms.served.cache_elements(self.dimensions)
+        elements = self._forms.cache_elements(self.model.dimensions)
         return self.keys(T, longest - 1) * (elements * self.cache_bits // 8)
 
     def fitting(self, fixed: Size, page: Size, reserved: float) -> Integers:

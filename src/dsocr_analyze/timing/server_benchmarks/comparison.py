@@ -32,8 +32,8 @@ from dsocr_analyze.timing.server_benchmarks.reading import ServerBenchmark, show
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.timing.assumptions import Assumptions
-    from dsocr_analyze.timing.page_times import TimedModel
     from dsocr_analyze.timing.predict import TimeRequest
+    from dsocr_analyze.timing.serving import TimedModel
     from dsocr_analyze.workload import PageWorkload
 
 Positive = Annotated[float, Meta(gt=0)]
