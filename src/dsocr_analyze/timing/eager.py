@@ -5,7 +5,7 @@ They are sorted first, since a trace and the closed forms list them in different
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
@@ -45,14 +45,15 @@ def eager_pass(
     Raises:
         DeviceError: The GPU lacks a data type.
     """
-    clock, between = _Clock(device, host), sum(map(weight_bytes, stages.values()))
-    return {name: clock.run(kernels, between) for name, kernels in stages.items()}
+    between = sum(map(weight_bytes, stages.values()))
+    return dict(zip(stages, _run(stages.values(), device, host, between), strict=True))
 
 
 def eager_step(kernels: Sequence[Kernel], device: Device, host: Host, sequences: int) -> Duration:
     """A decode step of some sequences, and the work of `generate` before the next."""
     between = (host.step_us + host.sequence_us * sequences) * _US
-    return _Clock(device, host).run(kernels).plus(Duration(host=between))
+    [step] = _run([kernels], device, host)
+    return step.plus(Duration(host=between))
 
 
 def _is_waited_for(kernel: Kernel) -> bool:
@@ -75,30 +76,33 @@ def finish_times(issued: Floats, device: Floats) -> Floats:
     return np.asarray(done + np.maximum.accumulate(issued - (done - device)))
 
 
-class _Clock:
-    def __init__(self, device: Device, host: Host) -> None:
-        self.device, self.host, self.issued, self.ended = device, host, 0.0, 0.0
-
-    def run(self, kernels: Sequence[Kernel], weights_between: int | None = None) -> Duration:
-        """The time of kernels from the end of the previous ones."""
-        priced = kernel_seconds(launched(kernels), self.device, weights_between=weights_between)
-        began, waited, first = self.ended, 0.0, 0
-        launch, seconds = self.host.launch_us * _US, priced.seconds
-        if self.device.cpu is not None:  # an operator starts when the previous one has ended
-            return priced.duration(launches=launch * sum(each.calls for each in kernels))
-        for number, kernel in enumerate(priced.kernels):
+def _run(
+    stages: Iterable[Sequence[Kernel]],
+    device: Device,
+    host: Host,
+    weights_between: int | None = None,
+) -> Iterator[Duration]:
+    """The time of the kernels of each stage from the end of the previous one's."""
+    launch, issued_until, ended = host.launch_us * _US, 0.0, 0.0
+    for kernels in stages:
+        priced = kernel_seconds(launched(kernels), device, weights_between=weights_between)
+        calls = [each.calls for each in priced.kernels]
+        if device.cpu is not None:  # an operator starts when the previous one has ended
+            yield priced.duration(launches=launch * sum(calls))
+            continue
+        seconds, began, waited, first = priced.seconds, ended, 0.0, 0
+        for number, kernel in enumerate(priced.kernels, 1):
             is_waited_for = _is_waited_for(kernel)
-            if not is_waited_for and number < len(priced.kernels) - 1:
+            if not is_waited_for and number < len(calls):
                 continue
-            calls = [each.calls for each in priced.kernels[first : number + 1]]
-            device = np.repeat(seconds[first : number + 1], calls)
-            issued = self.issued + launch * np.arange(1, len(device) + 1, dtype=np.float64)
-            self.issued = float(issued[-1])
-            issued[0] = max(issued[0], self.ended)
-            self.ended, first = float(finish_times(issued, device)[-1]), number + 1
+            some = np.repeat(seconds[first:number], calls[first:number])
+            issued = issued_until + launch * np.arange(1, len(some) + 1, dtype=np.float64)
+            issued_until = float(issued[-1])
+            issued[0] = max(issued[0], ended)
+            ended, first = float(finish_times(issued, some)[-1]), number
             if is_waited_for:
-                self.issued = self.ended + kernel.calls * self.host.sync_us * _US
-                waited += kernel.calls * self.host.sync_us * _US
-        busy = float((seconds * [each.calls for each in priced.kernels]).sum())
-        idle = max(0.0, self.ended - began - busy)
-        return priced.duration(launches=max(0.0, idle - waited), host=min(idle, waited))
+                synchronized = kernel.calls * host.sync_us * _US
+                issued_until = ended + synchronized
+                waited += synchronized
+        idle = max(0.0, ended - began - float((seconds * calls).sum()))
+        yield priced.duration(launches=max(0.0, idle - waited), host=min(idle, waited))
