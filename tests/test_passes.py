@@ -414,13 +414,14 @@ def test_routers_limited_to_groups_touch_as_many(
         SimpleNamespace(
             topk_method=method, scoring_func=scoring, num_experts_per_tok=per_token,
             n_routed_experts=experts, n_group=groups, topk_group=chosen, norm_topk_prob=False,
-            routed_scaling_factor=1.0, aux_loss_alpha=0.0, seq_aux=True, hidden_size=experts,
+            routed_scaling_factor=1.0, hidden_size=experts,
         )
     )  # fmt: skip
     torch.nn.init.eye_(router.weight)  # scores are chance
     draws, generator = 2000, torch.Generator().manual_seed(7)
     with torch.no_grad():
-        found = router(torch.randn(draws, tokens, experts, generator=generator)).experts.numpy()
+        chosen_experts, _ = router(torch.randn(draws, tokens, experts, generator=generator))
+    found = chosen_experts.numpy()
     rows = found.reshape(-1, per_token)  # no token leaves its groups
     assert max(len(set(row // (experts // groups))) for row in rows) <= chosen
     hit = np.zeros((draws, experts), bool)

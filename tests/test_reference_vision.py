@@ -18,61 +18,6 @@ from dsocr_analyze.trace.passes import trace_module
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
 
-# -------------------------------------------------------------------------------------- projector
-
-
-def projector(kind, n_embed=10, **settings):
-    return randomised(
-        deepencoder.MlpProjector({"projector_type": kind, "n_embed": n_embed, **settings})
-    )
-
-
-VARIANTS = [
-    ("identity", {}, (2, 25, 6)),
-    ("linear", {"input_dim": 6}, (2, 25, 10)),
-    ("mlp_gelu", {"input_dim": 6, "depth": 2}, (2, 25, 10)),
-    ("downsample_mlp_gelu",
-     {"input_dim": 6, "downsample_ratio": 2, "mlp_ratio": 3, "depth": 3}, (2, 9, 10)),
-    ("normlayer_downsample_mlp_gelu",
-     {"input_dim": 6, "downsample_ratio": 2, "depth": 2}, (2, 9, 10)),
-    ("hybrid_split_feature_mlp_gelu", {"input_dim": [2, 4], "channel_div": 0.3}, (2, 25, 10)),
-    ("low_high_hybrid_split_mlp_gelu", {"input_dim": 6, "depth": 2}, (2, 25, 10)),
-    ("low_high_split_mlp_gelu", {"input_dim": 5, "depth": 2}, (2, 25, 10)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "settings", "shape"), VARIANTS)
-def test_projector_variants(kind, settings, shape):
-    """Of one map of features, or of a pair."""
-    width = 5 if kind == "low_high_split_mlp_gelu" else 6
-    maps = (normal(2, 25, width), normal(2, 25, width, seed=1))
-    given = maps if kind.startswith("low_high") else maps[0]
-    assert projector(kind, **settings)(given).shape == shape
-    assert {kind for kind, *_ in VARIANTS} == set(deepencoder.MlpProjector.VARIANTS)
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "replaced", "side", "expected"),
-    [
-        ("downsample_mlp_gelu", {"downsample_ratio": 2}, "layers", 3,
-         [[1, 2, 4, 5], [3, 0, 6, 0], [7, 8, 0, 0], [9, 0, 0, 0]]),  # a zero-padded grid
-        ("identity", {"token_pooling": True}, "token_pooling_layer", 4,
-         [[1, 2, 5, 6], [3, 4, 7, 8], [9, 10, 13, 14], [11, 12, 15, 16]]),
-    ],
-)  # fmt: skip
-def test_neighbours_are_stacked(kind, settings, replaced, side, expected):
-    module = projector(kind, n_embed=1, input_dim=1, **settings)
-    setattr(module, replaced, nn.Identity())
-    grid = torch.arange(1.0, side * side + 1).view(1, -1, 1)
-    assert module(grid).tolist() == [expected]
-
-
-def test_fusion_adds_the_low_map_to_the_projected_high_one():
-    module = projector("identity", n_embed=4, input_dim=4, conv_fusion_high_low_features=True)
-    x = normal(2, 2, 5, 4)
-    torch.testing.assert_close(module(x), module.fusion_layer(x[:, 0]) + x[:, 1])
-
-
 # ------------------------------------------------------------------------------------------- CLIP
 
 
@@ -118,15 +63,12 @@ CLIP = {"hidden_size": 12, "num_attention_heads": 3, "ffn_hidden_size": 20, "num
 
 
 def test_clip_embeds_given_features_or_its_own_patches():
-    """Its ends may be frozen, and its norm be in fp32."""
-    options = {"freeze_embed": True, "freeze_pre_norm": True}
-    clip, calls = randomised(deepencoder.VitModel({**CLIP, "fp32norm": True}, **options)), []
+    """Its norm may be in fp32."""
+    clip, calls = randomised(deepencoder.VitModel({**CLIP, "fp32norm": True})), []
     clip.embeddings.patch_embedding.register_forward_hook(lambda *_: calls.append(1))
     images = normal(2, 3, 42, 42)
     assert (clip(images, normal(2, 12, 4, 4)).shape, calls) == ((2, 17, 12), [])
     assert (clip(images, None).shape, calls) == ((2, 10, 12), [1])
-    frozen = {name.split(".")[0] for name, p in clip.named_parameters() if not p.requires_grad}
-    assert frozen == {"embeddings", "pre_layrnorm"}
     assert isinstance(clip.pre_layrnorm, deepencoder.LayerNormfp32)
     assert type(deepencoder.VitModel(CLIP).pre_layrnorm) is nn.LayerNorm
 

@@ -336,6 +336,7 @@ DIFFERENT = {
     "Qwen2RotaryEmbedding": "transformers deprecates every argument but the config",
     "SlidingWindowLlamaAttention": "the vendor's layer has a number in any case",
     "UnlimitedOCRConfig": "the vendor has one key of the window among the constructor's parameters",
+    "VitModel": "nothing is frozen where nothing is trained",
 }
 """What has another constructor than the vendor's, and why."""
 
@@ -400,6 +401,15 @@ FILES = (configuration_deepseek_v2, deepencoder, modeling_deepseekocr, modeling_
 METHODS = ("__init__", "forward", "backward", "__call__", "set_rng", "on_finalized_text")
 
 OTHER_SIGNATURES = {
+    **dict.fromkeys(
+        (
+            "DeepseekOCRForCausalLM",
+            "DeepseekV2ForCausalLM",
+            "DeepseekV2ForSequenceClassification",
+            "VitModel",
+        ),
+        "runs passes alone: it takes neither labels nor what to freeze in training",
+    ),
     "KeyValueCache": "the vendor takes transformers' DynamicCache",
     "LlamaRotaryEmbedding": "transformers deprecates every argument but the config",
     "Views": "holds what the vendor keeps in local variables",

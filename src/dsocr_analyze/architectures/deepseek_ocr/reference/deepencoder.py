@@ -6,7 +6,6 @@ In shapes: N images, H heads, D head size, C channels, R resolution, g grid side
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -63,9 +62,10 @@ def _gelu_linears(widths: Sequence[int]) -> list[nn.Module]:
 
 
 class MlpProjector(nn.Module):
-    """Maps vision features to the decoder's width; ValueError for an unknown type.
+    """Maps vision features to the decoder's width; ValueError for what it cannot build.
 
-    Pooling and fusion come before any of the eight variants. Source: the vendor's.
+    Of the published variants it has those for one map of features, and merges no tokens: the layout
+    of a page has a place for each. Source: the vendor's.
     """
 
     DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
@@ -85,120 +85,62 @@ class MlpProjector(nn.Module):
         "mlp_gelu",
         "normlayer_downsample_mlp_gelu",
         "downsample_mlp_gelu",
-        "low_high_hybrid_split_mlp_gelu",
         "hybrid_split_feature_mlp_gelu",
-        "low_high_split_mlp_gelu",
     )
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         super().__init__()
-        self.cfg = cfg
+        self.cfg = {**self.DEFAULTS, **cfg}
         self.projector_type: str = cfg["projector_type"]
         if self.projector_type not in self.VARIANTS:
             raise ValueError(
                 f"projector_config.projector_type {self.projector_type!r} is unknown;"
                 f" known: {', '.join(self.VARIANTS)}"
             )
-        self.token_pooling = bool(self._optional("token_pooling"))
-        self.fuses_features = bool(self._optional("conv_fusion_high_low_features"))
-        layers = self._built()
-        if self.token_pooling:
-            width = self._size("input_dim")
-            self.token_pooling_layer = nn.Linear(width * 4, width)
-        if self.fuses_features:
-            self.fusion_layer = nn.Linear(self._size("input_dim"), self._size("input_dim"))
-        self.layers: nn.Module = layers
-
-    def _size(self, key: str) -> int:
-        return int(self.cfg[key])
-
-    def _optional(self, key: str) -> Any:
-        return self.cfg.get(key, self.DEFAULTS[key])
+        self.downsamples = self.projector_type.endswith("downsample_mlp_gelu")
+        merging: dict[str, Any] = {"token_pooling": False, "conv_fusion_high_low_features": False}
+        if self.downsamples:
+            merging["downsample_ratio"] = 1
+        for key, right in merging.items():
+            if self.cfg[key] != right:
+                raise ValueError(f"projector_config.{key} is {self.cfg[key]!r}; give {right!r}")
+        self.layers = self._built()
 
     def _built(self) -> nn.Module:
-        """The layers of the variant; those with two feature maps project them one by one."""
-        kind, depth = self.projector_type, int(self._optional("depth"))
+        """The layers of the variant; one that splits features projects the two parts before."""
+        cfg, kind = self.cfg, self.projector_type
         if kind == "identity":
             return nn.Identity()
-        width = self._size("n_embed")
+        width: int = cfg["n_embed"]
         if kind == "linear":
-            return nn.Linear(self._size("input_dim"), width)
-        if kind.endswith("downsample_mlp_gelu"):
-            gathered = self._size("input_dim") * self._size("downsample_ratio") ** 2
-            inner = width * int(self._optional("mlp_ratio"))
-            norms = [nn.LayerNorm(gathered)] * kind.startswith("normlayer")
-            hidden = [inner] * max(depth - 1, 1)
+            return nn.Linear(cfg["input_dim"], width)
+        if self.downsamples:
+            features, inner = cfg["input_dim"], width * cfg["mlp_ratio"]
+            norms = [nn.LayerNorm(features)] * kind.startswith("normlayer")
+            hidden = [inner] * max(cfg["depth"] - 1, 1)
             linears = _gelu_linears([*hidden, width])
-            return nn.Sequential(*norms, nn.Linear(gathered, inner), *linears)
-        if kind == "low_high_split_mlp_gelu":
-            layers = nn.Sequential(*_gelu_linears([width // 2] * depth))
-            # As published: `high_layers` and `layers` hold the same modules, `low_layers` copies.
-            self.high_layers = nn.Sequential(*layers)
-            self.low_layers = copy.deepcopy(layers)
-            return layers
-        first: list[nn.Module] = []
+            return nn.Sequential(*norms, nn.Linear(features, inner), *linears)
+        gelu_linears = _gelu_linears([width] * cfg["depth"])
         if kind == "mlp_gelu":
-            first = [nn.Linear(self._size("input_dim"), width)]
-        elif kind == "low_high_hybrid_split_mlp_gelu":
-            self.high_up_proj = nn.Linear(self._size("input_dim"), width // 2)
-            self.low_up_proj = nn.Linear(self._size("input_dim"), width // 2)
-        else:
-            high_in, low_in = self.cfg["input_dim"]
-            high_out = int(width * float(self._optional("channel_div")))
-            self.high_up_proj = nn.Linear(high_in, high_out)
-            self.low_up_proj = nn.Linear(low_in, width - high_out)
-        return nn.Sequential(*first, *_gelu_linears([width] * depth))
+            return nn.Sequential(nn.Linear(cfg["input_dim"], width), *gelu_linears)
+        high_in, low_in = cfg["input_dim"]
+        high_out = int(width * cfg["channel_div"])
+        self.high_up_proj = nn.Linear(high_in, high_out)
+        self.low_up_proj = nn.Linear(low_in, width - high_out)
+        return nn.Sequential(*gelu_linears)
 
-    def forward(self, x: Any) -> Tensor:
-        """`[N, T, input_dim] -> [N, T', n_embed]`; T' is T, T / 4 or T / downsample_ratio^2.
-
-        Fusion takes `[N, 2, T, input_dim]`, `low_high_*` variants a pair (high, low).
-        """
-        if self.token_pooling:
-            cells = self._cells(x)
-            x = self.token_pooling_layer(cells)
-        if self.fuses_features:
-            x = self.fusion_layer(x[:, 0]) + x[:, 1]
-        if "split" in self.projector_type:
-            high, low = self._high_and_low(x)
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, T, input_dim] -> [N, T, n_embed]`."""
+        if self.projector_type == "hybrid_split_feature_mlp_gelu":
+            boundary = self.high_up_proj.in_features
+            high, low = self.high_up_proj(x[..., :boundary]), self.low_up_proj(x[..., boundary:])
             x = torch.cat([high, low], dim=-1)
-        elif self.projector_type.endswith("downsample_mlp_gelu"):
-            ratio = self._size("downsample_ratio")
-            x = self._grid(x, ratio)
-            x = F.unfold(x, kernel_size=ratio, stride=ratio).permute(0, 2, 1)
-        if self.projector_type == "low_high_split_mlp_gelu":
-            both: Tensor = x
-            return both
+        elif self.downsamples:
+            count, tokens, channels = x.shape
+            side = math.isqrt(tokens)
+            x = x.reshape(count, side, side, channels).permute(0, 3, 1, 2)
+            x = F.unfold(x, kernel_size=1, stride=1).permute(0, 2, 1)
         return cast("Tensor", self.layers(x))
-
-    def _cells(self, x: Tensor) -> Tensor:
-        """Concatenates 2 x 2 neighbours, `[N, g g, C]` -> `[N, (g / 2)^2, 4 C]`."""
-        count, tokens, channels = x.shape
-        side = math.isqrt(tokens)
-        cells = x.view(count, side, side, channels).permute(0, 3, 1, 2)
-        cells = cells.unfold(2, 2, 2).unfold(3, 2, 2)  # [N, C, g/2, g/2, 2, 2]
-        pooled = cells.shape[2] * cells.shape[3]
-        cells = cells.contiguous().view(count, channels, pooled, 4).permute(0, 2, 1, 3)
-        return cells.contiguous().view(count, pooled, channels * 4)
-
-    def _high_and_low(self, x: Any) -> tuple[Tensor, Tensor]:
-        """Both halves of a variant with two feature maps, `[N, T, ...]` each."""
-        if self.projector_type == "low_high_split_mlp_gelu":
-            return self.high_layers(x[0]), self.low_layers(x[1])
-        if self.projector_type == "low_high_hybrid_split_mlp_gelu":
-            return self.high_up_proj(x[0]), self.low_up_proj(x[1])
-        boundary = self.high_up_proj.in_features
-        return self.high_up_proj(x[..., :boundary]), self.low_up_proj(x[..., boundary:])
-
-    def _grid(self, x: Tensor, ratio: int) -> Tensor:
-        """`[N, g g, C]` -> `[N, C, g', g']`, zero-padded to whole cells of `ratio`."""
-        count, tokens, channels = x.shape
-        side = math.isqrt(tokens)
-        missing = -side % ratio
-        x = x.reshape(count, side, side, channels)
-        if missing:
-            x = F.pad(x, (0, 0, 0, missing, 0, missing), "constant", 0)
-        return x.permute(0, 3, 1, 2)
 
 
 # ----------------------------------------------------------------------------------------- CLIP
@@ -357,9 +299,7 @@ class VitModel(nn.Module):
     )
     """Defaults of keys missing in `cfg`."""
 
-    def __init__(
-        self, cfg: Mapping[str, Any], freeze_embed: bool = False, freeze_pre_norm: bool = False
-    ) -> None:
+    def __init__(self, cfg: Mapping[str, Any]) -> None:
         super().__init__()
         width = cfg["hidden_size"]
         self.embeddings = CLIPVisionEmbeddings(
@@ -372,10 +312,6 @@ class VitModel(nn.Module):
         norm = LayerNormfp32 if settings["fp32norm"] else nn.LayerNorm
         # The vendor's spelling, which checkpoints use.
         self.pre_layrnorm = norm(width, eps=float(settings["pre_layernorm_epsilon"]))
-        if freeze_embed:
-            self.embeddings.requires_grad_(False)
-        if freeze_pre_norm:
-            self.pre_layrnorm.requires_grad_(False)
 
     def forward(self, x: Tensor, patch_embeds: Tensor | None) -> Tensor:
         """Image `[N, 3, R, R]` and SAM's features `[N, C, g, g]` -> `[N, 1 + g g, C]`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,6 @@ __all__ = [
     "DeepseekOCRModel",
     "NoEOSTextStreamer",
     "Views",
-    "normalize_transform",
 ]
 
 
@@ -46,26 +45,6 @@ def _to_tensor(image: Any) -> Tensor:
     return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.bool else tensor
 
 
-def normalize_transform(
-    mean: Sequence[float] | None, std: Sequence[float] | None
-) -> Callable[[Tensor], Tensor] | None:
-    """`(x - mean) / std` per channel of `[C, h, w]`; None if neither is given."""
-    if mean is None and std is None:
-        return None
-
-    count = len(mean if mean is not None else std or ())
-    given = (mean, [0.0] * count), (std, [1.0] * count)
-
-    def normalize(x: Tensor) -> Tensor:
-        means, deviations = (
-            torch.tensor(neutral if values is None else values, dtype=x.dtype, device=x.device)
-            for values, neutral in given
-        )
-        return x.clone().sub_(means.view(-1, 1, 1)).div_(deviations.view(-1, 1, 1))
-
-    return normalize
-
-
 class BaseTransform(ABC):
     """Converts an image to the tensor a model takes."""
 
@@ -83,7 +62,7 @@ class BaseTransform(ABC):
 
 
 class BasicImageTransform(BaseTransform):
-    """Converts to a tensor in 0 .. 1, and normalises it per channel."""
+    """Converts to a tensor in 0 .. 1, and normalises it per channel: `(x - mean) / std`."""
 
     def __init__(
         self,
@@ -91,14 +70,19 @@ class BasicImageTransform(BaseTransform):
         std: Sequence[float] | None = (0.5, 0.5, 0.5),
         normalize: bool = True,
     ) -> None:
-        self.mean = mean
-        self.std = std
-        self._normalize = normalize_transform(mean, std) if normalize else None
+        self.mean, self.std = mean, std
+        self.normalize = normalize and not (mean is None and std is None)
 
     def __call__(self, x: Any) -> Tensor:
         """A PIL image or an array `[h, w, C]` -> `[C, h, w]`."""
         tensor = _to_tensor(x)
-        return tensor if self._normalize is None else self._normalize(tensor)
+        if not self.normalize:
+            return tensor
+        means, deviations = (
+            torch.tensor(neutral if values is None else values, dtype=tensor.dtype)
+            for values, neutral in ((self.mean, (0.0,)), (self.std, (1.0,)))
+        )
+        return tensor.clone().sub_(means.view(-1, 1, 1)).div_(deviations.view(-1, 1, 1))
 
 
 class NoEOSTextStreamer(TextStreamer):  # type: ignore[misc]  # untyped base
@@ -276,7 +260,6 @@ class DeepseekOCRForCausalLM(DeepseekV2ForCausalLM):
         position_ids: Tensor | None = None,
         past_key_values: Any = None,
         inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
@@ -300,4 +283,4 @@ class DeepseekOCRForCausalLM(DeepseekV2ForCausalLM):
             images_spatial_crop=images_spatial_crop,
             return_dict=True,
         )
-        return self._predicted(decoded, labels, return_dict)
+        return self._predicted(decoded, return_dict)

@@ -1,7 +1,8 @@
 """The DeepSeek-V2 decoder (arXiv 2405.04434) under the vendor's names.
 
-Operators are those of the vendor's files under transformers 4.46.3. Tensors live as long as there,
-so some names outlive their use or are reused early. In shapes: B batch, T new tokens, K keys, H
+Operators are those of the vendor's files under transformers 4.46.3, for inference: there is no
+dropout and no loss. Tensors live as long as there, so some names outlive their use or are reused
+early. In shapes: B batch, T new tokens, K keys, H
 heads, D head size, d width, E experts, k experts per token, V vocabulary.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,12 +25,11 @@ from transformers.modeling_outputs import (
 
 from .configuration_deepseek_v2 import DeepseekV2Config
 
-# The kernels are looked up in this module on every call, so they can be replaced during a pass.
+# The kernel is looked up in this module on every call, so it can be replaced during a pass.
 try:
-    from flash_attn import flash_attn_func, flash_attn_varlen_func
+    from flash_attn import flash_attn_func
 except ImportError:
     flash_attn_func = None
-    flash_attn_varlen_func = None
 
 __all__ = [
     "ATTENTION_CLASSES",
@@ -371,14 +371,6 @@ class DeepseekV2MLP(nn.Module):
         return cast("Tensor", self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x)))
 
 
-class Routing(NamedTuple):
-    """The router's choice: indices and fp32 weights `[tokens, k]`, and a loss in training."""
-
-    experts: Tensor
-    weights: Tensor
-    aux_loss: Tensor | None
-
-
 class MoEGate(nn.Module):
     """The router: fp32 logits, scores, top-k experts; ValueError for an unknown method or score.
 
@@ -398,21 +390,14 @@ class MoEGate(nn.Module):
         self.n_group, self.topk_group = config.n_group, config.topk_group
         self.norm_topk_prob = bool(config.norm_topk_prob)
         self.routed_scaling_factor = float(config.routed_scaling_factor)
-        self.alpha = float(config.aux_loss_alpha)
-        self.seq_aux = bool(config.seq_aux)
         self.weight = nn.Parameter(torch.empty(self.n_routed_experts, config.hidden_size))
         if self.topk_method == "noaux_tc":
             self.e_score_correction_bias = nn.Parameter(torch.zeros(self.n_routed_experts))
-        self.reset_parameters()
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))  # as `nn.Linear` does
 
-    def reset_parameters(self) -> None:
-        """Draws the weight as `nn.Linear` does."""
-        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
-
-    def forward(self, hidden_states: Tensor) -> Routing:
-        """Routes `[B, T, d]`; tokens are B * T."""
-        batch, length, width = hidden_states.shape
-        flat = hidden_states.view(-1, width)
+    def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Experts of `[B, T, d]` and their fp32 weights, `[B * T, k]` each."""
+        flat = hidden_states.view(-1, hidden_states.shape[-1])
         logits = F.linear(flat.type(torch.float32), self.weight.type(torch.float32))
         if self.scoring_func == "softmax":
             scores = logits.softmax(dim=-1, dtype=torch.float32)
@@ -424,10 +409,7 @@ class MoEGate(nn.Module):
             weights = weights / denominator * self.routed_scaling_factor
         else:
             weights = weights * self.routed_scaling_factor
-        loss = None
-        if self.training and self.alpha > 0.0:
-            loss = self._balance_loss(scores, experts, batch, length)
-        return Routing(experts, weights, loss)
+        return experts, weights
 
     def _select(self, scores: Tensor) -> tuple[Tensor, ...]:
         """Experts and scores `[tokens, k]`, and what the router holds to its end."""
@@ -455,22 +437,9 @@ class MoEGate(nn.Module):
         mask = chosen.unsqueeze(-1).expand(*chosen.shape, size).reshape(chosen.shape[0], -1)
         return scores.masked_fill(~mask.bool(), 0.0), best, chosen, mask
 
-    def _balance_loss(self, scores: Tensor, experts: Tensor, batch: int, length: int) -> Tensor:
-        """`alpha * sum_e f_e P_e`, per sequence or over the batch (2405.04434, eq. 23)."""
-        if not self.seq_aux:
-            counts = F.one_hot(experts.view(-1), num_classes=self.n_routed_experts)
-            share = counts.float().mean(0) * self.n_routed_experts
-            return (scores.mean(0) * share).sum() * self.alpha
-        choices = experts.view(batch, -1)
-        counted = torch.ones(batch, choices.shape[1], device=scores.device)
-        share = torch.zeros(batch, self.n_routed_experts, device=scores.device)
-        share.scatter_add_(1, choices, counted).div_(choices.shape[1] / self.n_routed_experts)
-        means = scores.view(batch, length, -1).mean(dim=1)
-        return (share * means).sum(dim=1).mean() * self.alpha
-
 
 class AddAuxiliaryLoss(torch.autograd.Function):
-    """Returns `x`, and adds the loss to the total in backward."""
+    """Returns `x`, and adds the loss to the total in backward; no module here trains with it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
@@ -508,27 +477,12 @@ class DeepseekV2MoE(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """`[B, T, d]` -> `[B, T, d]`."""
-        routing: Routing = self.gate(hidden_states)
+        experts, weights = self.gate(hidden_states)
         flat = hidden_states.view(-1, hidden_states.shape[-1])
-        if self.training:
-            y = self._train_experts(flat, routing).view(hidden_states.shape)
-            if routing.aux_loss is not None:
-                y = AddAuxiliaryLoss.apply(y, routing.aux_loss)  # type: ignore[no-untyped-call]
-        else:
-            y = self.moe_infer(flat, routing.experts, routing.weights).view(hidden_states.shape)
+        y = self.moe_infer(flat, experts, weights).view(hidden_states.shape)
         if self.shared_experts is not None:
             y = y + self.shared_experts(hidden_states)
         return y
-
-    def _train_experts(self, x: Tensor, routing: Routing) -> Tensor:
-        """Runs every expert, even on no tokens."""
-        choice = routing.experts.view(-1)
-        copies = x.repeat_interleave(routing.experts.shape[1], dim=0)
-        y = torch.empty_like(copies)
-        for index, expert in enumerate(self.experts):
-            y[choice == index] = expert(copies[choice == index])
-        weighted = y.view(*routing.weights.shape, -1) * routing.weights.unsqueeze(-1)
-        return weighted.sum(dim=1).to(x.dtype)
 
     @torch.no_grad()
     def moe_infer(self, x: Tensor, topk_ids: Tensor, topk_weight: Tensor) -> Tensor:
@@ -622,10 +576,9 @@ def _triangle(length: int, past: int, dtype: torch.dtype, device: torch.device) 
     return mask[None, None, :, :]
 
 
-def _softmax(scores: Tensor, dtype: torch.dtype, dropout: float, training: bool) -> Tensor:
-    """Softmax over the keys in fp32, cast back; dropout in training."""
-    weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(dtype)
-    return F.dropout(weights, p=dropout, training=training)
+def _softmax(scores: Tensor, dtype: torch.dtype) -> Tensor:
+    """Softmax over the keys in fp32, cast back."""
+    return F.softmax(scores, dim=-1, dtype=torch.float32).to(dtype)
 
 
 def _flash(
@@ -634,88 +587,28 @@ def _flash(
     value: Tensor,
     attention_mask: Tensor | None,
     position_ids: Tensor | None,
-    dropout: float,
     softmax_scale: float | None,
 ) -> Tensor:
     """Causal attention by flash-attn, as transformers 4.46 calls it: `[B, T, H, D]`.
 
-    `attention_mask` `[B, K]` is zero at padding; `position_ids` `[B, T]` tell packed sequences.
+    ValueError for a mask, which hides padding, and for packed sequences, whose positions go back:
+    both need flash-attn's kernel for ragged rows.
     """
     if flash_attn_func is None:
         raise ImportError(
             "flash_attention_2 needs the package flash-attn; use eager attention, or replace"
             " flash_attn_func of this module"
         )
-    options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": True}
     if attention_mask is not None:
-        return _flash_padded(query, key, value, attention_mask, dropout, options)
+        raise ValueError("attention_mask hides tokens; with flash attention give prompts unpadded")
     if (
         position_ids is not None
         and query.shape[1] != 1
         and not (torch.diff(position_ids, dim=-1) >= 0).all()
     ):
-        return _flash_packed(query, key, value, position_ids, dropout, options)
-    return cast("Tensor", flash_attn_func(query, key, value, dropout, **options))
-
-
-def _flash_padded(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor,
-    dropout: float,
-    options: dict[str, Any],
-) -> Tensor:
-    """Attends over ragged rows, and restores the padding as zeros."""
-    key_mask = attention_mask.bool()
-    query_mask = key_mask[:, -query.shape[1] :]
-    out = query.new_zeros(query.shape[:3] + value.shape[-1:])
-    cu_seqlens_q, longest_q = _ragged(query_mask.sum(dim=-1))
-    cu_seqlens_k, longest_k = _ragged(key_mask.sum(dim=-1))
-    out[query_mask] = flash_attn_varlen_func(
-        query[query_mask],
-        key[key_mask],
-        value[key_mask],
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=longest_q,
-        max_seqlen_k=longest_k,
-        dropout_p=dropout,
-        **options,
-    )
-    return out
-
-
-def _flash_packed(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    position_ids: Tensor,
-    dropout: float,
-    options: dict[str, Any],
-) -> Tensor:
-    """Attends within each sequence, whose positions begin at 0."""
-    starts = torch.nonzero(position_ids.flatten() == 0).flatten()
-    ends = torch.cat([starts[1:], starts.new_tensor([position_ids.numel()])])
-    cu_seqlens, longest = _ragged(ends - starts)
-    out: Tensor = flash_attn_varlen_func(
-        query.flatten(0, 1),
-        key.flatten(0, 1),
-        value.flatten(0, 1),
-        cu_seqlens_q=cu_seqlens,
-        cu_seqlens_k=cu_seqlens,
-        max_seqlen_q=longest,
-        max_seqlen_k=longest,
-        dropout_p=dropout,
-        **options,
-    )
-    return out.view(query.shape[:3] + value.shape[-1:])
-
-
-def _ragged(lengths: Tensor) -> tuple[Tensor, int]:
-    """Offsets `[rows + 1]` int32 and the maximum of `[rows]` lengths."""
-    offsets = F.pad(torch.cumsum(lengths, dim=0, dtype=torch.int32), (1, 0))
-    return offsets, int(lengths.max().item())
+        raise ValueError("position_ids go back; with flash attention give one sequence per row")
+    attended = flash_attn_func(query, key, value, softmax_scale=softmax_scale, causal=True)
+    return cast("Tensor", attended)
 
 
 class LlamaRotaryEmbedding(nn.Module):
@@ -778,7 +671,6 @@ class LlamaAttention(nn.Module):
         self.num_key_value_heads: int = config.num_key_value_heads
         self.num_key_value_groups = self.num_heads // self.num_key_value_heads
         self.head_dim = _head_dim(config)
-        self.attention_dropout = float(config.attention_dropout)
         width, bias = config.hidden_size, bool(config.attention_bias)
         self.q_proj = nn.Linear(width, self.num_heads * self.head_dim, bias=bias)
         self.k_proj = nn.Linear(width, self.num_key_value_heads * self.head_dim, bias=bias)
@@ -819,7 +711,7 @@ class LlamaAttention(nn.Module):
         weights = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(self.head_dim)
         if attention_mask is not None:
             weights = weights + attention_mask[:, :, :, : key.shape[-2]]
-        weights = _softmax(weights, query.dtype, self.attention_dropout, self.training)
+        weights = _softmax(weights, query.dtype)
         return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
     def _heads(
@@ -865,8 +757,7 @@ class LlamaFlashAttention2(LlamaAttention):
             hidden_states, position_ids, past_key_value, position_embeddings
         )
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-        dropout = self.attention_dropout if self.training else 0.0
-        attended = _flash(query, key, value, attention_mask, position_ids, dropout, None)
+        attended = _flash(query, key, value, attention_mask, position_ids, None)
         attended = attended.reshape(*hidden_states.shape[:2], -1).contiguous()
         return self.o_proj(attended), None, past_key_value
 
@@ -898,7 +789,6 @@ class DeepseekV2Attention(nn.Module):
     def __init__(self, config: DeepseekV2Config, layer_idx: int | None = None) -> None:
         super().__init__()
         self.layer_idx = layer_idx
-        self.attention_dropout = float(config.attention_dropout)
         self.num_heads: int = config.num_attention_heads
         self.q_lora_rank: int | None = config.q_lora_rank
         self.kv_lora_rank: int = config.kv_lora_rank
@@ -974,7 +864,7 @@ class DeepseekV2Attention(nn.Module):
         weights = weights * self.softmax_scale
         if attention_mask is not None:
             weights = weights + attention_mask
-        weights = _softmax(weights, q_pe.dtype, self.attention_dropout, self.training)
+        weights = _softmax(weights, q_pe.dtype)
         heads = torch.einsum("bhql,blc->bhqc", weights, latent)
         heads = torch.matmul(heads, up_value.mT)
         heads = heads.transpose(1, 2).contiguous()
@@ -1054,8 +944,7 @@ class DeepseekV2FlashAttention2(DeepseekV2Attention):
         if past_key_value is not None:
             key, value = past_key_value.update(key, value, place_in_cache(self.layer_idx))
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-        dropout = self.attention_dropout if self.training else 0.0
-        attended = _flash(query, key, value, attention_mask, None, dropout, self.softmax_scale)
+        attended = _flash(query, key, value, attention_mask, None, self.softmax_scale)
         if self.q_head_dim != self.v_head_dim:
             attended = attended[:, :, :, : self.v_head_dim]
         attended = attended.reshape(batch, length, self.num_heads * self.v_head_dim).contiguous()
@@ -1280,17 +1169,13 @@ class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
         position_ids: Tensor | None = None,
         past_key_values: Any = None,
         inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         cache_position: Tensor | None = None,
     ) -> Any:
-        """Logits `[B, T, V]`; arguments as for `DeepseekV2Model`.
-
-        `labels` `[B, T]`, -100 ignored, give the loss of predicting each next token.
-        """
+        """Logits `[B, T, V]`; arguments as for `DeepseekV2Model`."""
         decoded = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -1303,19 +1188,12 @@ class DeepseekV2ForCausalLM(DeepseekV2PreTrainedModel):
             return_dict=True,
             cache_position=cache_position,
         )
-        return self._predicted(decoded, labels, return_dict)
+        return self._predicted(decoded, return_dict)
 
-    def _predicted(self, decoded: Any, labels: Tensor | None, return_dict: bool | None) -> Any:
-        """Logits `[B, T, V]` from the decoder's output, and their loss if there are labels."""
-        logits = self.lm_head(decoded.last_hidden_state).float()
-        loss = None
-        if labels is not None:
-            predictions = logits[:, :-1, :].contiguous().view(-1, logits.shape[-1])
-            targets = labels[:, 1:].contiguous().view(-1)
-            loss = F.cross_entropy(predictions, targets.to(logits.device))
+    def _predicted(self, decoded: Any, return_dict: bool | None) -> Any:
+        """Logits `[B, T, V]` from the decoder's output."""
         output = CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
+            logits=self.lm_head(decoded.last_hidden_state).float(),
             past_key_values=decoded.past_key_values,
             hidden_states=decoded.hidden_states,
             attentions=decoded.attentions,
@@ -1340,7 +1218,6 @@ class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
         position_ids: Tensor | None = None,
         past_key_values: Any = None,
         inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
@@ -1349,7 +1226,7 @@ class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
         """Logits `[B, num_labels]`; arguments as for `DeepseekV2Model`.
 
         A row ends before its first `pad_token_id`, or with `inputs_embeds` at its end; several rows
-        without that id raise ValueError. `labels` are `[B]` or `[B, num_labels]`.
+        without that id raise ValueError.
         """
         decoded = self.model(
             input_ids=input_ids,
@@ -1364,10 +1241,8 @@ class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
         )
         logits = self.score(decoded.last_hidden_state)
         ends = self._ends(input_ids, logits)
-        pooled = logits[torch.arange(logits.shape[0], device=logits.device), ends]
         output = SequenceClassifierOutputWithPast(
-            loss=None if labels is None else self._loss(pooled, labels.to(pooled.device)),
-            logits=pooled,
+            logits=logits[torch.arange(logits.shape[0], device=logits.device), ends],
             past_key_values=decoded.past_key_values,
             hidden_states=decoded.hidden_states,
             attentions=decoded.attentions,
@@ -1383,17 +1258,3 @@ class DeepseekV2ForSequenceClassification(DeepseekV2PreTrainedModel):
             return -1
         # argmax of a row without padding is 0, and 0 - 1 is the last position.
         return torch.eq(input_ids, padding).int().argmax(-1).sub(1).to(logits.device)
-
-    def _loss(self, pooled: Tensor, labels: Tensor) -> Tensor:
-        """Squared error, cross entropy or binary cross entropy, by `problem_type` or the labels."""
-        kind = self.config.problem_type
-        if kind is None:
-            by_labels = "single" if labels.dtype in (torch.long, torch.int) else "multi"
-            of_several = f"{by_labels}_label_classification"
-            kind = "regression" if self.num_labels == 1 else of_several
-            self.config.problem_type = kind
-        if kind == "regression":
-            return F.mse_loss(pooled.squeeze(), labels.squeeze())
-        if kind == "single_label_classification":
-            return F.cross_entropy(pooled.view(-1, self.num_labels), labels.view(-1))
-        return F.binary_cross_entropy_with_logits(pooled, labels)

@@ -144,7 +144,6 @@ class Qwen2SdpaAttention(LlamaAttention):
             key,
             value,
             attn_mask=mask,
-            dropout_p=self.attention_dropout if self.training else 0.0,
             is_causal=mask is None and query.shape[2] > 1,
         )
         attended = attended.transpose(1, 2).contiguous()

@@ -17,7 +17,6 @@ from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekocr imp
     DeepseekOCRModel,
     NoEOSTextStreamer,
     Views,
-    normalize_transform,
 )
 
 from .deepencoderv2 import MlpProjector, build_qwen2_decoder_as_encoder, build_sam_vit_b
@@ -29,7 +28,6 @@ __all__ = [
     "DeepseekOCR2ForCausalLM",
     "DeepseekOCR2Model",
     "NoEOSTextStreamer",
-    "normalize_transform",
 ]
 
 
