@@ -21,8 +21,7 @@ from transformers import DynamicCache
 from vendor_checkout import VENDOR_UNLIMITED, assert_same_passes, digests, needs_vendor_unlimited
 
 from dsocr_analyze.architectures import DEFAULT, PageRequest
-from dsocr_analyze.architectures.architecture import CacheStep, lengthened
-from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import KeyValueCache
+from dsocr_analyze.architectures.architecture import CacheStep, GrowingCache, lengthened
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.architectures.unlimited_ocr.reference import (
     modeling_deepseekv2,
@@ -263,18 +262,12 @@ def test_a_full_ring_is_written_in_place_at_the_oldest_slot():
 
 
 @torch.no_grad()
-def test_a_window_holds_for_pairs_and_the_reference_s_own_cache():
+def test_a_window_holds_for_the_reference_s_own_cache():
     model, tokens = decoder(), tokens_of(2, 12)
     expected = Generation(model, tokens, 5, WINDOW)
-    got = Generation(model, tokens, 5, WINDOW, KeyValueCache())
+    got = Generation(model, tokens, 5, WINDOW, GrowingCache())
     assert got.lengths == expected.lengths
     assert torch.equal(got.logits, expected.logits)
-    first = model(tokens[:, :5]).past_key_values
-    pairs = first.to_legacy_cache()
-    again = model(tokens[:, 5:6], past_key_values=pairs).past_key_values
-    # never pairs: the window's state is on the cache
-    assert (type(first), type(again)) == (DynamicCache, DynamicCache)
-    assert (again.get_seq_length(), len(pairs[0][0][0, 0])) == (6, 5)
 
 
 def test_what_lies_in_the_cache_before_the_first_step_is_the_prompt():

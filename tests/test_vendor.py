@@ -262,8 +262,8 @@ class VendorModel(DocumentedModel):
 
     def get(self, name: str) -> Any:
         """A class or function of the vendor's files, or that they take from transformers."""
-        if name == "KeyValueCache":
-            return DynamicCache.from_legacy_cache
+        if name == "GrowingCache":
+            return DynamicCache
         classes = {type(each).__name__: type(each) for each in self.session.model.modules()}
         return super().get(name) or classes.get(name)
 
@@ -410,7 +410,6 @@ OTHER_SIGNATURES = {
         ),
         "runs passes alone: it takes neither labels nor what to freeze in training",
     ),
-    "KeyValueCache": "the vendor takes transformers' DynamicCache",
     "LlamaRotaryEmbedding": "transformers deprecates every argument but the config",
     "Views": "holds what the vendor keeps in local variables",
     "build_clip_l": "reads vision_config; the vendor writes the numbers into the code",

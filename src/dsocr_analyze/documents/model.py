@@ -306,7 +306,7 @@ class DocumentedModel:
         kept, inputs = None, []
         for new, keys in sizes.values():
             # A step finds the cache of the pass before.
-            kept = kept if keys else self.get("KeyValueCache")([])
+            kept = kept if keys else self.get("GrowingCache")()
             ids, mask = (
                 torch.empty(1, length, dtype=torch.long, device=_META)
                 for length in (new, keys or new)

@@ -9,7 +9,7 @@ heads, D head size, d width, E experts, k experts per token, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol, cast
 
 import torch
@@ -22,6 +22,8 @@ from transformers.modeling_outputs import (
     CausalLMOutputWithPast,
     SequenceClassifierOutputWithPast,
 )
+
+from dsocr_analyze.architectures.architecture import GrowingCache
 
 from .configuration_deepseek_v2 import DeepseekV2Config
 
@@ -48,7 +50,6 @@ __all__ = [
     "DeepseekV2RMSNorm",
     "DeepseekV2RotaryEmbedding",
     "DeepseekV2YarnRotaryEmbedding",
-    "KeyValueCache",
     "LlamaAttention",
     "LlamaFlashAttention2",
     "LlamaRotaryEmbedding",
@@ -68,48 +69,16 @@ def _one_of(value: Any, known: Sequence[str], key: str) -> str:
 
 
 class Cache(Protocol):
-    """What attention needs of a cache, such as transformers' `DynamicCache`."""
+    """What attention needs of a cache: a `GrowingCache` or transformers' `DynamicCache`.
+
+    Per layer it has keys and values (with MLA, rotary keys and latents), `[B, heads, K, size]`.
+    """
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Appends to a layer and returns all of it."""
 
-    def get_seq_length(self) -> int:
-        """Positions held."""
-
-
-class KeyValueCache:
-    """Keys and values (with MLA, rotary keys and latents) of every layer, `[B, heads, K, size]`."""
-
-    def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
-        self._pairs = [(key, value) for key, value in pairs]
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def __getitem__(self, layer_idx: int) -> tuple[Tensor, Tensor]:
-        return self._pairs[layer_idx]
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return iter(self._pairs)
-
-    def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """Appends `[B, heads, T, size]` to a layer, the first uncopied, and returns all of it.
-
-        Raises IndexError if the layer below is empty.
-        """
-        if layer_idx < len(self._pairs):
-            old_key, old_value = self._pairs[layer_idx]
-            key, value = torch.cat([old_key, key], dim=-2), torch.cat([old_value, value], dim=-2)
-            self._pairs[layer_idx] = (key, value)
-        elif layer_idx == len(self._pairs):
-            self._pairs.append((key, value))
-        else:
-            raise IndexError(f"layer {layer_idx} came before layer {len(self._pairs)}")
-        return key, value
-
-    def get_seq_length(self) -> int:
-        """Positions in the first layer."""
-        return self._pairs[0][0].shape[-2] if self._pairs else 0
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions that a layer holds."""
 
 
 # --------------------------------------------------------------------------------- normalisation
@@ -893,7 +862,7 @@ class DeepseekV2Attention(nn.Module):
         self, q_pe: Tensor, k_pe: Tensor, position_ids: Tensor | None, cache: Cache | None
     ) -> tuple[Tensor, Tensor]:
         """Rotates queries and shared key, which checkpoints store in pairs."""
-        past = 0 if cache is None else layer_length(cache, place_in_cache(self.layer_idx))
+        past = 0 if cache is None else cache.get_seq_length(place_in_cache(self.layer_idx))
         length = q_pe.shape[-2]
         if position_ids is None:
             position_ids = torch.arange(past, past + length, device=q_pe.device).unsqueeze(0)
@@ -908,13 +877,6 @@ def place_in_cache(layer_idx: int | None) -> int:
     if layer_idx is None:
         raise ValueError("layer_idx is None; a cache needs the number of the layer, from 0")
     return layer_idx
-
-
-def layer_length(cache: Cache, layer_idx: int) -> int:
-    """Positions in a layer of the cache."""
-    if isinstance(cache, KeyValueCache):
-        return cache[layer_idx][0].shape[-2] if layer_idx < len(cache) else 0
-    return int(cache.get_seq_length(layer_idx))  # type: ignore[call-arg]  # DynamicCache takes it
 
 
 class DeepseekV2FlashAttention2(DeepseekV2Attention):
@@ -1081,15 +1043,17 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
     ) -> Any:
         """Runs on `input_ids` `[B, T]` or `inputs_embeds` `[B, T, d]`; ValueError for both.
 
-        `attention_mask` is `[B, K]` of ones and zeros. The cache, or a (key, value) pair per layer,
-        is extended and returned.
+        `attention_mask` is `[B, K]` of ones and zeros. The cache is extended and returned; without
+        one, a new one is unless `use_cache` is false.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, and only one of them")
         with_weights = self._chosen(output_attentions, "output_attentions")
         keep_states = self._chosen(output_hidden_states, "output_hidden_states")
         caching = self._chosen(use_cache, "use_cache", default=True)
-        cache, as_pairs = self._cache(past_key_values, caching)
+        cache: Cache | None = past_key_values
+        if cache is None and caching:
+            cache = GrowingCache()
         past_length = 0 if cache is None else cache.get_seq_length()
 
         if position_ids is None:
@@ -1117,24 +1081,13 @@ class DeepseekV2Model(DeepseekV2PreTrainedModel):
         if keep_states:
             states += (hidden,)
 
-        present: Any = cache if caching else None
-        if isinstance(present, KeyValueCache) and as_pairs:
-            present = tuple(present)
         output = BaseModelOutputWithPast(
             last_hidden_state=hidden,
-            past_key_values=present,
+            past_key_values=cache if caching else None,
             hidden_states=states if keep_states else None,
             attentions=attentions if with_weights else None,
         )
         return output if self._chosen(return_dict, "use_return_dict", True) else output.to_tuple()
-
-    def _cache(self, past: Any, caching: bool) -> tuple[Cache | None, bool]:
-        """The cache to use, if any, and whether to return it as pairs."""
-        if past is None:
-            return (KeyValueCache() if caching else None), True
-        if hasattr(past, "update"):
-            return past, False
-        return KeyValueCache(past), True
 
     def _mask(
         self, attention_mask: Tensor | None, hidden: Tensor, past_length: int

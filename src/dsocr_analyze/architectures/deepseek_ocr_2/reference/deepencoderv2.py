@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from dsocr_analyze.architectures.architecture import GrowingCache
 from dsocr_analyze.architectures.deepseek_ocr.reference import deepencoder
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
@@ -38,7 +39,6 @@ from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 impo
     Cache,
     DeepseekV2MLP,
     DeepseekV2RMSNorm,
-    KeyValueCache,
     LlamaAttention,
     LlamaRotaryEmbedding,
     repeat_kv,
@@ -202,27 +202,14 @@ class CustomQwen2ModelInner(nn.Module):
         self.norm = Qwen2RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rotary_emb = Qwen2RotaryEmbedding(config)
 
-    def forward(
-        self,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        use_cache: bool | None = None,
-    ) -> BaseModelOutputWithPast:
-        """The last hidden state `[N, T, d]`, and keys and values unless `use_cache` is false.
+    def forward(self, inputs_embeds: Tensor, token_type_ids: Tensor) -> BaseModelOutputWithPast:
+        """The last hidden state `[N, T, d]`, and keys and values, which nothing reads.
 
-        `token_type_ids` `[N, T]` are 0 for an image token, 1 for a query; the mask `[N, T]` is 0 at
-        padding. ValueError without embeddings or types.
+        `token_type_ids` `[N, T]` are 0 for an image token, 1 for a query.
         """
-        if inputs_embeds is None or token_type_ids is None:
-            raise ValueError("give inputs_embeds and token_type_ids; one of them is None")
-        cache = None if use_cache is False else KeyValueCache()
+        cache = GrowingCache()
         positions = torch.arange(0, inputs_embeds.shape[1], device=inputs_embeds.device)
         mask = _mixed_mask(inputs_embeds, token_type_ids)
-        if attention_mask is not None and attention_mask.dim() == 2:
-            padding = attention_mask[:, None, None, :].to(dtype=mask.dtype)
-            padding = (1.0 - padding) * torch.finfo(mask.dtype).min
-            mask = mask + padding
         hidden = inputs_embeds
         tables = self.rotary_emb(hidden, positions.unsqueeze(0))
         outputs: tuple[Any, ...] = ()  # the last layer's outputs are held to the end
@@ -231,14 +218,14 @@ class CustomQwen2ModelInner(nn.Module):
                 hidden,
                 attention_mask=mask,
                 past_key_value=cache,
-                use_cache=cache is not None,
+                use_cache=True,
                 position_embeddings=tables,
             )
             hidden = outputs[0]
         hidden = self.norm(hidden)
         return BaseModelOutputWithPast(
             last_hidden_state=hidden,
-            past_key_values=None if cache is None else tuple(cache),
+            past_key_values=tuple(cache),
         )
 
 
@@ -315,20 +302,9 @@ class CustomQwen2Decoder(nn.Module):
             )
         )
 
-    def forward(
-        self,
-        inputs_embeds: Tensor,
-        token_type_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPast:
-        """As `CustomQwen2ModelInner`, to which `**kwargs` is passed."""
-        return self.model(
-            inputs_embeds=inputs_embeds,
-            token_type_ids=token_type_ids,
-            attention_mask=attention_mask,
-            **kwargs,
-        )
+    def forward(self, inputs_embeds: Tensor, token_type_ids: Tensor) -> BaseModelOutputWithPast:
+        """As `CustomQwen2ModelInner`."""
+        return self.model(inputs_embeds=inputs_embeds, token_type_ids=token_type_ids)
 
 
 class Qwen2Decoder2Encoder(nn.Module):

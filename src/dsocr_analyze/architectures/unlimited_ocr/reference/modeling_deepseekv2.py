@@ -37,7 +37,7 @@ class _Ring:
     @property
     def held(self) -> int:
         """Number of tokens in the layer's cache."""
-        return shared.layer_length(self._cache, self._layer)
+        return int(self._cache.get_seq_length(self._layer))
 
     @property
     def is_full(self) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
-from transformers import DynamicCache
 
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (
     DeepseekV2Config,
@@ -14,9 +13,6 @@ from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekocr import (
     DeepseekOCRForCausalLM,
     DeepseekOCRModel,
-)
-from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import (
-    Cache,
 )
 
 from .modeling_deepseekv2 import DeepseekV2DecoderLayer
@@ -45,15 +41,6 @@ class UnlimitedOCRModel(DeepseekOCRModel):
     def _whole_pages(self, overview: Tensor) -> Sequence[Tensor]:
         """Pages of one prompt `[N, 3, R, R]` one by one, `[1, 3, R, R]` each."""
         return [overview[page : page + 1] for page in range(overview.shape[0])]
-
-    def _cache(self, past: Any, caching: bool) -> tuple[Cache | None, bool]:
-        """As in `DeepseekV2Model`, but with a cache for pairs, which has the window's state."""
-        if hasattr(past, "update") or not caching:
-            return super()._cache(past, caching)
-        cache = DynamicCache()
-        for layer_idx, (key, value) in enumerate(past or ()):
-            cache.update(key, value, layer_idx)
-        return cache, False
 
     def _mask(
         self, attention_mask: Tensor | None, hidden: Tensor, past_length: int
