@@ -78,7 +78,6 @@ _DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "archive, eager": ("archive", "pages.csv", "--arch", TWO, "--gpu", "l40s", "--runtime",
                        "eager", "--format", "json"),
     "archive of a folder": ("archive", "scans", "--arch", UNLIMITED, "--format", "json"),
-    "sweep of pages": ("sweep", "--pages", "pages.csv", "--mode", "base", "--format", "json"),
     "devices": ("devices", "--format", "json"),
 }  # fmt: skip
 """Arguments of commands that print a JSON document."""

@@ -465,25 +465,6 @@ def test_with_and_without_a_sliding_window_are_two_settings(capsys, pages):
     assert out.count("eager, no window") == out.count("eager ") >= 3
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
-        ("--batch-size", 2),
-        ("--format", "json", "--mode", "all", "--strict"),
-        ("--gpu", "l40s", "--deadline", "2h", "--concurrency", 4),
-    ],
-)
-def test_sweep_with_a_list_of_pages_does_the_same(capsys, pages, result):
-    arguments = (pages, "--text-tokens", 20, "--max-new-tokens", 30, "--use-flash-attn", "0,1")
-    code, out, err = run(capsys, "archive", *arguments, *result)
-    swept, swept_out, swept_err = run(capsys, "sweep", "--pages", *arguments, *result)
-    assert "warning: 1 of 4 rows" in err
-    assert (swept, swept_err) == (code, err)
-    own = dict.fromkeys(("command", "options"))
-    read = (lambda text: json.loads(text) | own) if "json" in result else str
-    assert read(swept_out) == read(out)
-
-
 def test_a_list_that_breaks_off_leaves_the_old_output(capsys, tmp_path):
     path, output = tmp_path / "pages.parquet", tmp_path / "costs.csv"
     table = pa.table({"width": range(1, 99_999), "height": range(1, 99_999)})

@@ -63,7 +63,7 @@ class TestOneSpelling:
                 if kind != "several":
                     metavars[name].add(kind)
                 if command != "infer" or name not in self.INFER:
-                    helps[name, kind].add(option.help.removesuffix(" With --pages."))
+                    helps[name, kind].add(option.help)
         for found in (helps, metavars, names):
             assert {key: values for key, values in found.items() if len(values) > 1} == {}
 
@@ -87,7 +87,7 @@ class TestEverywhere:
         ("sweep", "--base-size"): "--mode takes sizes",
         ("sweep", "--image-size"): "the same",
         ("sweep", "--crop-mode"): "the same",
-        ("sweep", "--image"): "--pages takes images",
+        ("sweep", "--image"): "archive takes images",
         ("sweep", "--seq-len"): "its axis is --text-tokens",
         ("sweep", "--prompt"): "the same",
         ("sweep", "--prompt-pages"): "has no such axis",
@@ -115,7 +115,8 @@ class TestEverywhere:
 
     @pytest.mark.parametrize("command", ["", "compare", "time", "sweep", "archive"])
     def test_every_command_with_seconds_has_every_option_of_them(self, command):
-        wanted = {"gpu", "runtime", "concurrency", *options.OF_PREDICTIONS}
+        at_once = "batch-size" if command == "sweep" else "concurrency"
+        wanted = {"gpu", "runtime", at_once, *options.OF_PREDICTIONS}
         assert {f"--{name.replace('_', '-')}" for name in wanted} <= options_of(command).keys()
 
     @pytest.mark.parametrize("command", ["fit", "devices"])
@@ -254,7 +255,6 @@ class TestDidYouMean:
                 (command.split(), f"--quiet leaves nothing to show; give {results} too")
                 for command, results in (
                     ("sweep -q", "--output or --plot"),
-                    ("sweep --pages pages.csv -q", "--output or --plot"),
                     ("archive pages.csv -q", "--output or --plot"),
                     ("archive pages.csv --format json -q", "--output or --plot"),
                     ("advise -q", "--minimum-dpi, --maximum-compression or --json"),

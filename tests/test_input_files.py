@@ -72,7 +72,6 @@ COMMANDS = {
     "image": ["--engine", "analytic", "--image", "{}"],
     "report": ["compare", "{}"],
     "pages": ["archive", "{}"],
-    "pages of a sweep": ["sweep", "--pages", "{}"],
     "budgets": ["check", "--budgets", "{}"],
     "stages": ["--stages", "{}", "--model", str(REFERENCE)],
     "benchmark": ["time", "h100-sxm", "--from-benchmark", "{}"],

@@ -236,7 +236,7 @@ ODD = "mode 1000: image_size 1000 is not a multiple of 64"
         ("sweep --mode all", 0, []),
         ("sweep --mode 641:663", 7, ["17 more warnings about the sizes of modes"]),
         *((f"{command} --mode 640/1024,base,1000", 2, [SWAPPED, ODD])
-          for command in ("sweep", "archive p.csv", "sweep --pages p.csv", "advise")),
+          for command in ("sweep", "archive p.csv", "advise")),
     ],
 )  # fmt: skip
 def test_odd_sizes_and_long_outputs_are_warned_of_and_strict_makes_them_a_failure(

@@ -56,7 +56,6 @@ COMMANDS = {
     "advise": ("advise", "--page", "a4@200", "--gpu", "h100"),
     "advise texts": ("advise", "--page-text-tokens", "400,10000", "--gpu", "h100", "--price", "2",
                      "--kind", "financial-report"),
-    "sweep": ("sweep", "--pages", "pages.csv", "--mode", "tiny,gundam"),
     "sweep on a terminal": ("sweep", "--mode", "tiny,gundam", "--batch-size", "1,8", "--gpu",
                             "h100", "--page", "a4@100,a4@300", "--max-new-tokens", "1:20"),
     "check": ("check", "--budgets", "budgets.toml"),

@@ -353,6 +353,12 @@ SECONDS_OF_A_PAGE: Final[Added] = {
 SECONDS_OF_MANY: Final[Added] = {
     "gpu": (list[str] | None, None),
     "runtime": (str, "serving"),
+    **OF_PREDICTIONS,
+}
+
+SECONDS_OF_A_LIST: Final[Added] = {
+    "gpu": (list[str] | None, None),
+    "runtime": (str, "serving"),
     "concurrency": (int | None, None),
     "deadline": (str | None, None),
     **OF_PREDICTIONS,

@@ -1,4 +1,4 @@
-"""What `archive` does, and `sweep` with a list of pages."""
+"""What `archive` does."""
 
 from __future__ import annotations
 
@@ -54,10 +54,9 @@ def deadline_hours(text: str) -> float:
     return hours
 
 
-def count_list(context: typer.Context, requested: TimeRequested | None, **instead: Any) -> None:
-    """Counts the pages of a list; `instead` has values in place of the options'."""
-    used, given = options.options_used(context), context.params
-    given.update(instead)
+def count_list(context: typer.Context, requested: TimeRequested | None) -> None:
+    """Counts the pages of a list."""
+    given = context.params
     output, batch_size, histogram = (given[each] for each in ("output", "batch_size", "histogram"))
     time = None if requested is None else _list_time(context, requested)
     options.check_files(output, given["plot"])
@@ -76,7 +75,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None, **instea
     planned = PageRequest(architecture=architecture, batch_size=batch_size, **lengths)
     lengths["text_tokens"] = planned.workload_of_page.text_tokens
     opening = setting.opening_of(
-        directory, architecture, modes, command=context.info_name or "", options=used
+        directory, architecture, modes, command="archive", options=options.options_used(context)
     )
     timer = None if time is None else time.timer(asked, settings)
     words.warn(context, setting.warnings_of_modes(architecture, modes), arguments=())

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsocr_analyze.archive import axes, pdf_pages, setting, table_files
+from dsocr_analyze.archive import pdf_pages, setting, table_files
 from dsocr_analyze.cli import options, page_options, printing, streams, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
-from dsocr_analyze.workload import BOUNDS, PAPERS
+from dsocr_analyze.workload import PAPERS
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.combinations import Sweep
@@ -25,38 +25,6 @@ _UNASKED_ROWS: Final = 10_000_000
 """Longer sweeps ask for confirmation."""
 
 _QUANTITY = "page_flops"
-
-_HISTOGRAMS = ("grid", "tokens")
-_BY = "Pages by crop grid, or by tokens of the prompt."
-
-_OF_PDFS = "Pixels per inch of a PDF's pages. PDFs need the extra 'pdf'."
-
-_PAGES: Final[options.Added] = {
-    "pages": (
-        Annotated[
-            Path | None,
-            options.option(
-                "FILE|FOLDER",
-                "Count the pages of this list instead of --page: the same as 'dsocr-analyze"
-                " archive FILE|FOLDER'.",
-            ),
-        ],
-        None,
-    ),
-    "page": (
-        Annotated[
-            str | None,
-            options.option(
-                "LIST",
-                "Page sizes: a4, a4@100:300:50, 1240x1754, 600:2400:200x800:3200:200. Default: a4.",
-                completes=PAPERS,
-                is_list=True,
-            ),
-        ],
-        None,
-    ),
-}
-"""What is counted."""
 
 _LENGTHS: Final[options.Added] = {
     "text_tokens": (
@@ -109,29 +77,6 @@ _RESULTS: Final[options.Added] = {
         ],
         None,
     ),
-    "histogram": (
-        Annotated[
-            str | None,
-            options.option(_HISTOGRAMS, f"{_BY} With --pages.", callback=options.in_any_case),
-        ],
-        None,
-    ),
-    "output_format": (
-        Annotated[
-            str | None,
-            options.option(
-                ("table", "json"),
-                f"{options.FORMAT} With --pages.",
-                "--format",
-                callback=options.in_any_case,
-            ),
-        ],
-        None,
-    ),
-    "pdf_dpi": (
-        Annotated[int | None, options.option("DPI", f"{_OF_PDFS} With --pages.")],
-        None,
-    ),
     "yes": (
         Annotated[bool, options.option(None, "Start a huge sweep without asking.", "--yes", "-y")],
         False,
@@ -142,7 +87,15 @@ _RESULTS: Final[options.Added] = {
 
 def sweep(
     context: typer.Context,
-    counted: options.Added = _PAGES,
+    page: Annotated[
+        str | None,
+        options.option(
+            "LIST",
+            "Page sizes: a4, a4@100:300:50, 1240x1754, 600:2400:200x800:3200:200. Default: a4.",
+            completes=PAPERS,
+            is_list=True,
+        ),
+    ] = None,
     mode: Annotated[str | None, "modes"] = None,
     lengths: options.Added = _LENGTHS,
     dtype: Annotated[str, "dtypes"] = "bfloat16",
@@ -161,51 +114,15 @@ def sweep(
     given = context.params
     if quiet:
         options.check_quiet({"--output": given["output"], "--plot": given["plot"]})
-    _check_options(context)
-    from dsocr_analyze.cli import page_lists, time_requests
+    for option in ("quantity", "x"):
+        if given["plot"] is None and given[option] is not None:
+            raise WorkloadError(
+                f"--{option} {given[option]} is for a picture; give --plot FILE too"
+            )
+    from dsocr_analyze.cli import time_requests
 
     time = time_requests.of_many_pages(context)
-    if given["pages"] is None:
-        _count_combinations(context, time, given["quantity"] or _QUANTITY)
-        return
-    text_tokens, pdf_dpi = given["text_tokens"], given["pdf_dpi"]
-    page_lists.count_list(
-        context, time,
-        text_tokens=None if text_tokens is None else _one_number("text_tokens", text_tokens),
-        max_new_tokens=_one_number("max_new_tokens", given["max_new_tokens"]),
-        batch_size=_one_number("batch_size", given["batch_size"] or "1"),
-        pdf_dpi=pdf_dpi or pdf_pages.DEFAULT_PDF_DPI,
-        histogram=given["histogram"] or "grid",
-        output_format=given["output_format"] or "table",
-    )  # fmt: skip
-
-
-def _check_options(context: typer.Context) -> None:
-    """Raises for options that would have no effect."""
-    given = context.params
-    pages, has_pages, plot = given["pages"], given["pages"] is not None, given["plot"]
-    of_lists = ("histogram", "output_format", "pdf_dpi", "deadline", "concurrency")
-    for is_wrong, names, before, after in (
-        (has_pages, ("page", "quantity", "x"), f"give --pages {pages} or ", ", not both"),
-        (plot is None, ("quantity", "x"), "", " is for a picture; give --plot FILE too"),
-        (not has_pages, of_lists, "",
-         " is for a list of pages; give --pages, or leave it out"),
-    ):  # fmt: skip
-        for name in (each for each in names if is_wrong and given[each] is not None):
-            option = name.removeprefix("output_").replace("_", "-")
-            raise WorkloadError(f"{before}--{option} {given[name]}{after}")
-
-
-def _one_number(argument: str, text: str) -> int:
-    """The single number of an axis."""
-    axis = axes.parse_numbers(argument, text, *BOUNDS[argument][:2])
-    if len(axis) > 1:
-        column = "" if argument == "batch_size" else ", or a column in the list"
-        raise WorkloadError(
-            f"{argument} has {len(axis)} values; with --pages give one{column}",
-            arguments=(argument,),
-        )
-    return axis.ends[0]
+    _count_combinations(context, time, given["quantity"] or _QUANTITY)
 
 
 def _count_combinations(context: typer.Context, time: TimeRequested | None, quantity: str) -> None:
@@ -346,7 +263,10 @@ _LENGTHS_OF_ALL: Final[options.Added] = {
         1,
     ),
     "pdf_dpi": (
-        Annotated[int, options.option("DPI", _OF_PDFS)],
+        Annotated[
+            int,
+            options.option("DPI", "Pixels per inch of a PDF's pages. PDFs need the extra 'pdf'."),
+        ],
         pdf_pages.DEFAULT_PDF_DPI,
     ),
 }
@@ -369,7 +289,14 @@ _OF_TOTALS: Final[options.Added] = {
         None,
     ),
     "histogram": (
-        Annotated[str, options.option(_HISTOGRAMS, _BY, callback=options.in_any_case)],
+        Annotated[
+            str,
+            options.option(
+                ("grid", "tokens"),
+                "Pages by crop grid, or by tokens of the prompt.",
+                callback=options.in_any_case,
+            ),
+        ],
         "grid",
     ),
     "output_format": (
@@ -408,7 +335,7 @@ def archive(
     quiet: bool = False,
     strict: bool = False,
     debug: bool = False,
-    of_time: options.Added = options.SECONDS_OF_MANY,
+    of_time: options.Added = options.SECONDS_OF_A_LIST,
 ) -> None:
     """Count every page of a list, add them up, and predict the GPU-hours they take.
 
