@@ -426,33 +426,16 @@ def test_pixels_are_exact(tmp_path_factory, box, dpi, turn, unit):
     assert found == expected if is_size else isinstance(found, errors.PageError)
 
 
-# Each group holds the next one ten times, 10^12 empty groups and no page; or a chain of groups.
-@needs_pypdf
-@pytest.mark.parametrize(
-    ("groups", "reason"),
-    [
-        ([f"<< /Kids [{f'{number} 0 R ' * 10}] >>" for number in range(3, 15)],
-         "more than 1,000 pages and groups"),
-        ([f"<< /Kids [{number} 0 R] >>" for number in range(3, 1003)], "too deep"),
-    ],
-    ids=["broad", "deep"],
-)  # fmt: skip
-def test_a_tree_without_end_ends(tmp_path, monkeypatch, groups, reason):
-    monkeypatch.setattr(pdf_module, "MOST_NODES", 1000)
-    _, rejected, _ = counted(tmp_path / "a.pdf", pdf([CATALOG, *groups, "<< /Kids [] >>"]))
-    assert reason in rejected[1]
-
-
 @needs_pypdf
 def test_a_file_that_takes_too_long_is_named_and_spoils_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(pdf_module, "MOST_SECONDS", 0.3)
+    monkeypatch.setattr(pdf_module, "MOST_SECONDS", 0.1)
     (tmp_path / "a.pdf").write_bytes(HOSTILE_PDFS["broad tree"]())
     (tmp_path / "b.pdf").write_bytes(book("/MediaBox [0 0 72 72]"))
     threads, begun = threading.active_count(), time.process_time()
     sizes, rejected, _ = counted(tmp_path, pdf_dpi=72)
     assert time.process_time() - begun < 1
     assert (sizes, list(rejected)) == ([(72, 72)], [1])
-    assert "a.pdf': reading it takes more than 0.3 s or 400 MiB of memory" in rejected[1]
+    assert "a.pdf': reading it takes more than 0.1 s or 400 MiB of memory" in rejected[1]
     assert (threading.active_count(), logging.getLogger("pypdf").handlers) == (threads, [])
 
 

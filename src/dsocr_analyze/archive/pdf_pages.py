@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -28,9 +28,6 @@ DEFAULT_PDF_DPI: Final = 150
 
 INSTALL: Final = "pip install 'dsocr-analyze[pdf]'"
 
-MOST_NODES: Final = 1_000_000
-"""A larger page tree is taken to be endless."""
-
 MOST_SECONDS: Final = 8.0
 """CPU seconds per file; a book of 10,000 pages takes 3."""
 
@@ -42,11 +39,7 @@ _MOST_STREAM_BYTES: Final = 32 * 2**20
 
 _SECONDS_BETWEEN_LOOKS: Final = 0.05
 
-_DEEPEST: Final = 200
-"""Deepest nesting of page groups."""
-
 _POINTS_AN_INCH: Final = 72
-_INHERITED: Final = ("/MediaBox", "/CropBox", "/Rotate")
 
 _DAMAGE: Final = (
     ArithmeticError,
@@ -172,35 +165,17 @@ def _memory_bytes() -> int:
         return 0
 
 
-def _pages(path: Path, file: Any) -> Iterator[dict[str, Any]]:
-    """Own and inherited attributes of each page, in tree order."""
+def _pages(path: Path, file: Any) -> Iterable[Mapping[str, Any]]:
+    """The pages in tree order, with the attributes that they inherit."""
     from pypdf import PasswordType, PdfReader
 
     reader = PdfReader(file)
     if reader.is_encrypted and reader.decrypt("") is PasswordType.NOT_DECRYPTED:
         raise PageError(f"PDF {str(path)!r} is encrypted and needs a password")
-    # Nodes of the page tree with what they inherit, and the identities of their ancestors.
-    waiting: list[tuple[Any, dict[str, Any], frozenset[int]]]
-    waiting, nodes = [(reader.root_object["/Pages"], {}, frozenset())], 0
-    while waiting:
-        node, inherited, above = waiting.pop()
-        nodes += 1
-        if nodes > MOST_NODES:
-            raise ValueError(f"more than {MOST_NODES:,} pages and groups of pages")
-        values = node.get_object()
-        if not isinstance(values, dict):
-            raise TypeError("the page tree has an invalid node")
-        own = inherited | {key: values[key] for key in _INHERITED if key in values}
-        if "/Kids" not in values:
-            yield own | {key: values[key] for key in ("/UserUnit",) if key in values}
-            continue
-        if id(values) in above or len(above) >= _DEEPEST:
-            raise ValueError("the page tree has a cycle or is nested too deeply")
-        kids = values["/Kids"].get_object()
-        waiting += [(kid, own, above | {id(values)}) for kid in reversed(kids)]
+    return reader.pages
 
 
-def _pixels(page: dict[str, Any], dpi: int) -> tuple[int, int]:
+def _pixels(page: Mapping[str, Any], dpi: int) -> tuple[int, int]:
     if "/MediaBox" not in page:
         raise PageError("it has no MediaBox")
     left, low, right, high = _box(page["/MediaBox"])
