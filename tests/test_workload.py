@@ -13,7 +13,7 @@ from PIL import Image
 from dsocr_analyze.architectures import DEFAULT, deepseek_ocr, plan_workload, views
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.workload import Mode, ViewBatch, parse_page, position_warnings, text_parts
-from dsocr_analyze.workload.image_file import page_of_image
+from dsocr_analyze.workload.image_file import ImagePages
 
 DATA = Path(__file__).parent / "data"
 crop_grid, GRIDS, notes_of = DEFAULT.crop.grid, DEFAULT.crop.grids, DEFAULT.notes_of
@@ -180,6 +180,10 @@ NO_IMAGES = [
     ("null\0byte.png", None, ""),
     ("", None, "it is a folder, not a file"),
 ]
+
+
+def page_of_image(path):
+    return next(ImagePages(Path(path)).sizes())
 
 
 class TestPageOfImage:

@@ -181,9 +181,9 @@ class PageRequest:
                         f"give page={self.page!r} or image={str(self.image)!r}, not both",
                         arguments=["page", "image"],
                     )
-                from dsocr_analyze.workload.image_file import page_of_image
+                from dsocr_analyze.workload.image_file import ImagePages
 
-                page = page_of_image(Path(given.pop("image")))
+                page = next(ImagePages(Path(given.pop("image"))).sizes())
             elif isinstance(page, str):
                 page = parse_page(page)
             given["page"] = page

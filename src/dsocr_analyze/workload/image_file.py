@@ -10,7 +10,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -56,21 +55,13 @@ if sys.platform != "win32":
     os.register_at_fork(after_in_child=_free_lock)
 
 
-def page_of_image(path: str | PathLike[str]) -> tuple[int, int]:
-    """Width and height in pixels of an image file's first frame; raises PageError if it has none.
-
-    Reads only the header. An EXIF orientation that turns the image on its side swaps the two, as
-    in the vendor's `load_image`.
-    """
-    return check_page(*_header(Path(path))[0])
-
-
 @dataclass
 class ImagePages:
     """The pages of an image file: every frame of a TIFF, the first frame of any other file.
 
     After the first frame, a TIFF's reduced copies and transparency masks (bits 0 and 2 of
-    NewSubfileType) are not pages.
+    NewSubfileType) are not pages. Only headers are read. An EXIF orientation that turns an image
+    on its side swaps width and height, as in the vendor's `load_image`.
 
     Attributes:
         has_more_frames: Whether a file that is no TIFF has frames that are skipped; known once the
@@ -84,8 +75,8 @@ class ImagePages:
 
     def sizes(self) -> Iterator[tuple[int, int]]:
         """Width and height of each page; raises PageError at a damaged one."""
-        size, is_tiff, self.has_more_frames = _header(self.path)
-        if not is_tiff:
+        size, self.has_more_frames = _header(self.path)
+        if size is not None:
             yield check_page(*size)
             return
         name = repr(str(self.path))
@@ -99,12 +90,13 @@ class ImagePages:
                     else:
                         yield check_page(*size)
         except _DAMAGE as error:
-            why = _reason(error, name)
+            is_short = isinstance(error, struct.error)
+            why = "the file ends within a directory" if is_short else _reason(error, name)
             raise PageError(f"cannot read the next frame of image {name}: {why}") from error
 
 
-def _header(file: Path) -> tuple[tuple[int, int], bool, bool]:
-    """Width and height as displayed, and whether it is a TIFF, or else has several frames."""
+def _header(file: Path) -> tuple[tuple[int, int] | None, bool]:
+    """Width and height as displayed, and whether it has more frames; None and False of a TIFF."""
     name = repr(str(file))
     try:
         return _opened_header(file)
@@ -114,7 +106,7 @@ def _header(file: Path) -> tuple[tuple[int, int], bool, bool]:
         raise PageError(f"cannot read the size of image {name}: {_reason(error, name)}") from error
 
 
-def _opened_header(file: Path) -> tuple[tuple[int, int], bool, bool]:
+def _opened_header(file: Path) -> tuple[tuple[int, int] | None, bool]:
     # Pillow's guard against huge images is a process-wide setting. It protects the decoding of
     # pixels, which does not happen here.
     silence = logging.NullHandler()  # else a damaged TIFF also logs to stderr
@@ -135,15 +127,12 @@ def _opened_header(file: Path) -> tuple[tuple[int, int], bool, bool]:
                 Image.open(content) as image,
             ):
                 if isinstance(image, TiffImageFile):
-                    # Some versions swap a TIFF's size on opening; its own tags are as stored.
-                    tags = image.tag_v2
-                    size = _displayed(tags[_WIDTH], tags[_HEIGHT], tags.get(_ORIENTATION))
-                    return size, True, False
+                    return None, False
                 # By the base class's method: PNG's decodes the pixels to find metadata after them.
                 # A broken orientation counts as none, as in `load_image`.
                 turned = _if_intact(lambda: Image.Image.getexif(image).get(_ORIENTATION))
                 has_more = _if_intact(lambda: getattr(image, "is_animated", False))
-                return _displayed(*image.size, turned), False, bool(has_more)
+                return _displayed(*image.size, turned), bool(has_more)
 
 
 def _displayed(width: int, height: int, orientation: object) -> tuple[int, int]:
@@ -206,7 +195,7 @@ def _tiff_frames(file: BinaryIO) -> Iterator[tuple[tuple[int, int], bool]]:
         Width and height as displayed, and whether it is a reduced copy or a transparency mask.
 
     Raises:
-        EOFError: The file ends within a directory.
+        struct.error: The file ends within a directory.
         ValueError: A directory is invalid or lacks a size.
 
     Source: TIFF Revision 6.0, section 2, and the layout of BigTIFF (Adobe's, by AWare Systems).
@@ -237,10 +226,7 @@ def _tiff_frames(file: BinaryIO) -> Iterator[tuple[tuple[int, int], bool]]:
 
 def _values(file: BinaryIO, entry: str, count: int) -> dict[int, int]:
     """Values of the tags in `_READ` from `count` entries of a directory."""
-    size = struct.calcsize(entry)
-    entries = file.read(size * count)
-    if len(entries) < size * count:
-        raise EOFError("the file ends within a directory")
+    entries = file.read(struct.calcsize(entry) * count)
     values: dict[int, int] = {}
     for tag, kind, length, field in struct.iter_unpack(entry, entries):
         form = _VALUE_OF_TYPE.get(kind)
@@ -250,8 +236,4 @@ def _values(file: BinaryIO, entry: str, count: int) -> dict[int, int]:
 
 
 def _unpacked(file: BinaryIO, form: str) -> tuple[int, ...]:
-    size = struct.calcsize(form)
-    found = file.read(size)
-    if len(found) < size:
-        raise EOFError("the file ends within a directory")
-    return struct.unpack(form, found)
+    return struct.unpack(form, file.read(struct.calcsize(form)))
