@@ -320,9 +320,11 @@ REFUSED = [
      "no config at 'gone.json'; a model directory contains config.json"),
     ("sweep --text-tokens 1:1000000 --max-new-tokens 1:11", 2,
      "the sweep has 11,000,000 rows; give shorter ranges, or --yes to start it anyway"),
-    ("sweep --yes --page 1:1000000x1:1000000 --text-tokens 1:1000000 --max-new-tokens"
-     " 1:1000000", 2,
-     "the sweep has 1000000000000000000000000 rows; give shorter ranges, for at most"
+    ("sweep --page 1:1000000x1:1000000", 2,
+     "--page 1:1000000x1:1000000 has 1000000000000 pages; give at most 10000000"),
+    ("sweep --yes --page 1:1000x1:1000 --text-tokens 1:1000000 --max-new-tokens 1:1000000"
+     " --batch-size 1:10", 2,
+     "the sweep has 10000000000000000000 rows; give shorter ranges, for at most"
      " 4611686018427387904"),
     ("sweep --text-tokens 1000000 --batch-size 1000000", 2,
      "prefill_pass_matrix_flops of 62623196498580992000000 does not fit a 64-bit column; give"

@@ -1,11 +1,10 @@
-"""The axes of a sweep, from lists and ranges like `1:9:2`, which are never expanded."""
+"""The axes of a sweep, from lists and ranges like `1:9:2`."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures import PageRequest
@@ -27,47 +26,18 @@ _SIZES: Final = re.compile(rf"(?:(?P<base>{_RANGE})/)?(?P<image>{_RANGE})")
 _ONE_MODE: Final = re.compile(r"(?:(?P<base>[0-9]{1,40})/)?(?P<image>[0-9]{1,40})")
 
 _MOST_LISTED: Final = 10_000
-"""Limit of what is expanded: modes, and papers at many resolutions."""
+"""Most modes, and most papers at many resolutions."""
+
+_MOST_PAGES: Final = 10_000_000
 
 
-@dataclass(frozen=True)
-class Axis:
-    """Numbers, or widths and heights, from several grids of ranges."""
+def parse_numbers(argument: str, text: str, least: int, most: int) -> NDArray[np.int64]:
+    """Numbers and ranges from least to most, like `10,100:1000:100`: `[n]`.
 
-    parts: tuple[tuple[range, ...], ...]
-    """The k ranges of each grid, none empty; the last varies fastest."""
+    Raises WorkloadError.
+    """
+    import numpy as np
 
-    @classmethod
-    def of_one(cls, *value: int) -> Axis:
-        """The axis with this value only, of k numbers."""
-        return cls((tuple(range(each, each + 1) for each in value),))
-
-    def __len__(self) -> int:
-        return sum(math.prod(map(len, ranges)) for ranges in self.parts)
-
-    @property
-    def ends(self) -> list[int]:
-        """First and last of the ranges of an axis of numbers."""
-        return [end for (part,) in self.parts for end in (part[0], part[-1])]
-
-    def take(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The values at some indices `[n]` from 0: `[k, n]`."""
-        import numpy as np
-
-        grids = [[(r.start, r.step, len(r)) for r in ranges] for ranges in self.parts]
-        table = np.array(grids, np.int64)
-        lengths = table[:, :, 2].prod(axis=1)
-        ends = lengths.cumsum()
-        part = np.searchsorted(ends, indices, side="right")
-        rest, values = indices - (ends - lengths)[part], []
-        for start, step, length in reversed([*table[part].transpose(1, 2, 0)]):
-            rest, index = np.divmod(rest, length)
-            values.append(start + step * index)
-        return np.array(values[::-1])
-
-
-def parse_numbers(argument: str, text: str, least: int, most: int) -> Axis:
-    """Numbers and ranges from least to most, like `10,100:1000:100`; raises WorkloadError."""
     right = f"give {least} to {most}: numbers and ranges like 10,100:1000:100"
     parts = []
     for item in _items(argument, text, right):
@@ -76,29 +46,38 @@ def parse_numbers(argument: str, text: str, least: int, most: int) -> Axis:
         part = _range(argument, item)
         if wrong := [value for value in (part[0], part[-1]) if not least <= value <= most]:
             raise _error(argument, f"{wrong[0]} is out of range; {right}")
-        parts.append((part,))
-    return Axis(tuple(parts))
+        parts.append(np.array(part, np.int64))
+    return np.concatenate(parts)
 
 
-def parse_pages(argument: str, text: str) -> Axis:
+def parse_pages(argument: str, text: str) -> NDArray[np.int64]:
     """Pages with ranges for numbers, like `a4,letter@100:300:50,600:2400:200x1600`.
 
-    Raises WorkloadError, or PageError if a size is invalid.
+    Returns:
+        Widths and heights in pixels, `[2, n]`.
+
+    Raises:
+        WorkloadError: There is no such list, or it has too many pages.
+        PageError: A size is invalid.
     """
+    import numpy as np
+
     right = "give pages like a4, a4@100:300:50, 1240x1754 or 600:2400:200x800:3200:200"
-    parts: list[tuple[range, ...]] = []
+    parts = []
     for item in _items(argument, text, right):
         if sizes := _PAGES.fullmatch(item):
             widths, heights = (_range(argument, sizes[side]) for side in ("widths", "heights"))
             for end in (0, -1):
                 check_page(widths[end], heights[end])
-            parts.append((widths, heights))
+            _check_count(argument, item, len(widths) * len(heights), "pages", _MOST_PAGES)
+            parts.append(np.array(np.meshgrid(widths, heights, indexing="ij")).reshape(2, -1))
         elif (paper := _PAPERS.fullmatch(item)) and ":" in paper["dpis"]:
-            for dpi in _listed(argument, item, _range(argument, paper["dpis"])):
-                parts += Axis.of_one(*parse_page(f"{paper['paper']}@{dpi}")).parts
+            dpis = _listed(argument, item, _range(argument, paper["dpis"]))
+            parts.append(np.array([parse_page(f"{paper['paper']}@{dpi}") for dpi in dpis]).T)
         else:
-            parts += Axis.of_one(*parse_page(item)).parts
-    return Axis(tuple(parts))
+            parts.append(np.array([parse_page(item)]).T)
+    pages: NDArray[np.int64] = np.concatenate(parts, axis=1)
+    return pages
 
 
 def parse_modes(argument: str, text: str, architecture: Architecture) -> tuple[Mode, ...]:
@@ -148,9 +127,7 @@ def _spelled(argument: str, item: str) -> list[str]:
         for each in (sizes["image"], sizes["base"])
         if each
     )
-    count = math.prod(map(len, (images, *bases)))
-    if count > _MOST_LISTED:
-        raise _error(argument, f"{item} has {count} modes; give at most {_MOST_LISTED}")
+    _check_count(argument, item, math.prod(map(len, (images, *bases))), "modes")
     return ["/".join(map(str, each)) for each in itertools.product(*bases, images)]
 
 
@@ -179,9 +156,13 @@ def _range(argument: str, text: str) -> range:
 
 def _listed(argument: str, text: str, values: range) -> range:
     count = (values[-1] - values[0]) // values.step + 1  # len() overflows on huge ranges
-    if count > _MOST_LISTED:
-        raise _error(argument, f"{text} has {count} values; give at most {_MOST_LISTED}")
+    _check_count(argument, text, count, "values")
     return values
+
+
+def _check_count(argument: str, text: str, count: int, what: str, most: int = _MOST_LISTED) -> None:
+    if count > most:
+        raise _error(argument, f"{text} has {count} {what}; give at most {most}")
 
 
 def _error(argument: str, what: str) -> WorkloadError:

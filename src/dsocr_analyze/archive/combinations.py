@@ -46,11 +46,12 @@ Switches: TypeAlias = bool | Sequence[bool]
 
 @dataclass(frozen=True)
 class Sweep:
-    """The product of all axes; lengths are those of `Workloads`, by column."""
+    """The product of all axes; lengths are those of `Workloads`, by column and in its order."""
 
-    pages: axes.Axis
+    pages: evaluate.Integers
+    """Widths and heights in pixels, `[2, n]`."""
     settings: Sequence[Setting]
-    lengths: Mapping[str, axes.Axis]
+    lengths: Mapping[str, evaluate.Integers]
     time: TimeRequested | None = None
 
     @property
@@ -66,7 +67,7 @@ class Sweep:
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return tuple(map(len, (self.pages, *self.lengths.values())))
+        return tuple(map(len, (self.pages[0], *self.lengths.values())))
 
     def check(self, model: CountedModel) -> None:
         """Raises early what `batches` would, or WorkloadError for too many rows."""
@@ -76,10 +77,10 @@ class Sweep:
             )
         modes = [max(self.modes, key=attrgetter(side)) for side in ("image_size", "base_size")]
         settings = [each for each in self.settings if each.mode in modes]
-        for end, time in ((max, None), (min, self.time)):
-            ends = {name: axes.Axis.of_one(end(axis.ends)) for name, axis in self.lengths.items()}
+        for end, time in ((np.max, None), (np.min, self.time)):
+            ends = {name: np.array([end(axis)]) for name, axis in self.lengths.items()}
             # One row of each way to count; none is kept.
-            list(Sweep(axes.Axis.of_one(1, 1), settings, ends, time).batches(model))
+            list(Sweep(np.ones((2, 1), np.int64), settings, ends, time).batches(model))
 
     def batches(self, model: CountedModel) -> Iterator[pa.RecordBatch]:
         """All rows, by GPU, setting, page, text tokens, new tokens and batch size.
@@ -113,13 +114,10 @@ class Sweep:
         """Some combinations within a setting, and the sizes of their pages."""
         page, *places = np.unravel_index(indices, self._shape)
         # Pages vary slowest: an Arrow batch has few distinct ones, and they are contiguous.
-        sizes = self.pages.take(np.arange(page[0], page[-1] + 1))
-        grids = model.architecture.forms.crop_grids.codes(*sizes)[page - page[0]]
-        numbers = {
-            name: axis.take(place)[0]
-            for (name, axis), place in zip(self.lengths.items(), places, strict=True)
-        }
-        return evaluate.Workloads(grids, **numbers), sizes[:, page - page[0]]
+        sizes, page = self.pages[:, page[0] : page[-1] + 1], page - page[0]
+        numbers = [axis[place] for axis, place in zip(self.lengths.values(), places, strict=True)]
+        grids = model.architecture.forms.crop_grids.codes(*sizes)[page]
+        return evaluate.Workloads(grids, *numbers), sizes[:, page]
 
 
 def sweep_over(

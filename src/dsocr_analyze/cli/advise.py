@@ -2,7 +2,6 @@
 
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -188,7 +187,7 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
         raise WorkloadError(
             f"--page-text-tokens {text} has {len(axis)} values; give at most {_MOST_NUMBERS}"
         )
-    return tuple(dict.fromkeys(chain(*chain(*axis.parts))))
+    return tuple(dict.fromkeys(axis.tolist()))
 
 
 def _fraction(option: str, text: str) -> Fraction:

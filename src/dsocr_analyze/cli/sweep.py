@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import TimeRequested
 
 _UNASKED_ROWS: Final = 10_000_000
-"""Longer sweeps ask for confirmation."""
+"""Longer sweeps need `--yes`."""
 
 _QUANTITY = "page_flops"
 
@@ -78,7 +78,10 @@ _RESULTS: Final[options.Added] = {
         None,
     ),
     "yes": (
-        Annotated[bool, options.option(None, "Start a huge sweep without asking.", "--yes", "-y")],
+        Annotated[
+            bool,
+            options.option(None, "Start a sweep of more than ten million rows.", "--yes", "-y"),
+        ],
         False,
     ),
 }
@@ -166,22 +169,13 @@ def _count_combinations(context: typer.Context, time: TimeRequested | None, quan
     asked.check(counted)
     words.warn(context, setting.warnings_of_modes(architecture, asked.modes), arguments=())
     if asked.rows > _UNASKED_ROWS and not given["yes"]:
-        _ask(asked.rows)
+        raise WorkloadError(
+            f"the sweep has {asked.rows:,} rows; give shorter ranges, or --yes to start it anyway"
+        )
     warnings = _write(context, asked, counted, opening, quantity)
     for note in () if given["quiet"] else notes:
         streams.complain(f"assumed: {note}")
     words.warn(context, [*counted.warnings, *warnings])
-
-
-def _ask(rows: int) -> None:
-    """Asks for confirmation before a sweep of many rows."""
-    if not sys.stdin.isatty():
-        raise WorkloadError(
-            f"the sweep has {rows:,} rows; give shorter ranges, or --yes to start it anyway"
-        )
-    print(f"The sweep has {rows:,} rows. Start it? [y/N]: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise WorkloadError(f"the sweep of {rows:,} rows was not started; give shorter ranges")
 
 
 def _write(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -67,8 +66,7 @@ def time_request(
         for runtime, served_in in map(runs.__getitem__, dict.fromkeys(names))
     ]  # fmt: skip
     text = asked["concurrency"]
-    axis = parse_numbers("concurrency", text, 1, MOST_CONCURRENCY)
-    points = [*islice(chain(*chain(*axis.parts)), _MOST_POINTS + 1)]
+    points = parse_numbers("concurrency", text, 1, MOST_CONCURRENCY).tolist()
     if len(points) > _MOST_POINTS:
         raise WorkloadError(f"--concurrency {text} is too many values; give at most {_MOST_POINTS}")
     return TimeRequest(profiles, jobs, [*dict.fromkeys(points)])
