@@ -33,11 +33,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-_MOST_WAITING: Final = 1 << 18
+_MOST_WAITING: Final = 1 << 16
 """Most distinct workloads that wait for equal ones."""
-
-_MANY: Final = 1 << 15
-"""Batches with more distinct workloads do not wait: few would merge."""
 
 _LENGTH_BITS: Final = LARGEST_COUNT.bit_length()
 
@@ -188,11 +185,7 @@ def _distinct_workloads(
     waiting: list[_Counted] = []
     for workloads, amounts in batches:
         ones = np.ones((1, len(workloads.grids)))
-        counted = _merged([(_packed(workloads), np.concatenate([ones, amounts]))])
-        if len(counted[0]) > _MANY and not at_once:
-            yield counted
-            continue
-        waiting.append(counted)
+        waiting.append(_merged([(_packed(workloads), np.concatenate([ones, amounts]))]))
         if sum(len(keys) for keys, _ in waiting) > _MOST_WAITING:
             waiting = [_merged(waiting)]
             if 2 * len(waiting[0][0]) > _MOST_WAITING and not at_once:
