@@ -34,9 +34,6 @@ MOST_SECONDS: Final = 8.0
 _MOST_NEW_BYTES: Final = 400 * 2**20
 """What a file may add to the process's memory."""
 
-_MOST_STREAM_BYTES: Final = 32 * 2**20
-"""Most bytes of a decompressed stream."""
-
 _SECONDS_BETWEEN_LOOKS: Final = 0.05
 
 _POINTS_AN_INCH: Final = 72
@@ -109,8 +106,6 @@ def _within_limits() -> Iterator[None]:
 
     pypdf itself limits single streams, but not their number.
     """
-    from pypdf import Configuration, apply_configuration
-
     reader = threading.get_ident()
     ends, most_bytes = MOST_SECONDS + _seconds_of(reader), _memory_bytes() + _MOST_NEW_BYTES
     is_over, turn = threading.Event(), threading.Lock()
@@ -127,26 +122,17 @@ def _within_limits() -> Iterator[None]:
                 # A destructor or callback that it met swallowed it if the body goes on.
                 ends, most_bytes = seconds + MOST_SECONDS / 8, math.inf
 
-    limits = Configuration(
-        brotli_maximum_output_length=_MOST_STREAM_BYTES,
-        lzw_maximum_output_length=_MOST_STREAM_BYTES,
-        maximum_declared_stream_length=_MOST_STREAM_BYTES,
-        run_length_maximum_output_length=_MOST_STREAM_BYTES,
-        stream_decoding_work_maximum_length=4 * _MOST_STREAM_BYTES,
-        zlib_maximum_output_length=_MOST_STREAM_BYTES,
-    )
     silence = logging.NullHandler()
     logging.getLogger("pypdf").addHandler(silence)
     watcher = threading.Thread(target=watch, args=(ends, most_bytes), daemon=True)
+    watcher.start()
     try:
-        with apply_configuration(limits):
-            watcher.start()
-            try:
-                yield
-            finally:
-                with turn:
-                    is_over.set()
-                watcher.join()  # what it has raised is raised here at the latest
+        try:
+            yield
+        finally:
+            with turn:
+                is_over.set()
+            watcher.join()  # what it has raised is raised here at the latest
     finally:
         logging.getLogger("pypdf").removeHandler(silence)
 
