@@ -7,8 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dsocr_analyze.model import forward, generation
-from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.model import forward, generation, loading
 from dsocr_analyze.workload import PageWorkload
 
 
@@ -56,15 +56,15 @@ class Alive(TorchDispatchMode):
         return tensor.untyped_storage()._cdata
 
 
-def held_by_prefill(session: DeepSeekOCRSession, workload: PageWorkload) -> int:
-    """The most bytes that a prefill pass holds without its weights and inputs, by the witness."""
-    model = session.loaded
+def held_by_prefill(
+    model: loading.LoadedModel, architecture: Architecture, workload: PageWorkload
+) -> int:
+    """The most bytes that a prefill pass on a CPU holds without its weights and inputs."""
     with (
         generation.left_as_it_was(model.module),
         forward.running(model.device, has_weights=model.has_weights),
     ):
-        inputs = session.architecture.prefill_inputs(model.device, model.dtype, workload)
-        cache = generation.empty_cache(model.directory)
-        with torch.no_grad(), Alive() as alive:
-            model.module(**inputs, past_key_values=cache)
+        passes = generation.Generation(model, workload, architecture, lambda: None)
+        with Alive() as alive:
+            passes.prefill()
     return max(nbytes for _, nbytes in alive.curve)

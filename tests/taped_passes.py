@@ -1,11 +1,10 @@
 """Whole passes on a tape, and every piece of memory on the way. No torch."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from drawn_passes import Case, drawn
+from drawn_passes import Case
 
 from dsocr_analyze.architectures.ocr_family import attention, closed_forms
 from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL, whole_model
@@ -94,17 +93,3 @@ def noted(pass_: Taped) -> dict[str, Any]:
         "cache": pass_.cache_bytes,
         "peak": tape.peak,
     }
-
-
-DIGESTED = (36, 69, 124, 125)
-"""Cases of `digest`."""
-
-
-def digest() -> str:
-    """What tells apart the levels of some passes."""
-    passes = [
-        taped(case, number).tape.levels
-        for case in map(drawn, DIGESTED)
-        for number in (None, *case.steps)
-    ]
-    return hashlib.sha256(repr(passes).encode()).hexdigest()
