@@ -8,7 +8,6 @@ import shutil
 from collections import Counter
 from functools import partial, reduce
 from types import MethodType, SimpleNamespace
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -45,8 +44,8 @@ from dsocr_analyze.kernels import Attention, Work, merged
 from dsocr_analyze.model import known_values, loading
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running
-from dsocr_analyze.trace import matrix_rules, record, recorder as recorder_module
-from dsocr_analyze.trace.passes import recorded_flash_attention, trace_module, trace_passes
+from dsocr_analyze.trace import matrix_rules, record
+from dsocr_analyze.trace.passes import recorded_flash_attention, trace_passes
 from dsocr_analyze.trace.recorder import Recorder
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
@@ -522,39 +521,6 @@ def test_values_are_never_repeated():
         assert torch.equal(net(x), net(x))
         recorded = net(x)
     assert torch.equal(recorded, net(x))
-
-
-def rows(self, x):
-    mask, places = torch.full_like(x, -1.0), torch.arange(3)
-    for number, row in enumerate([*places, torch.tensor(self.last)]):
-        mask[row, places] = 0.0
-        mask[row, places[:number]] = 1.0
-    return mask
-
-
-def both_masks(self, x):
-    mask = self.a(x) + self.b(x * 1)
-    assert mask.sum().item() == 2 * (-8 + 6)
-
-
-def rows_written(last, alike):
-    """The trace of a net that fills masks row by row."""
-    net = Net(both_masks, a=Net(rows, last=last), b=Net(rows, last=last))
-    return trace_module(net, torch.device("meta"), meta(5, 4), repeats=alike)[0]
-
-
-def test_equal_writes_of_rows_are_recorded_once_and_what_they_write_is_known(monkeypatch):
-    write = MagicMock(wraps=recorder_module.increment_version)
-    monkeypatch.setattr(recorder_module, "increment_version", write)
-    once, repeated = rows_written(4, by_path), write.call_count
-    assert once == rows_written(4, None)
-    assert [each.operator for each in once.kernels].count("index_put") == 16
-    assert (repeated, write.call_count) == (3 + 8, 11)
-
-
-def test_a_row_beyond_the_tensor_is_refused_as_by_torch():
-    with pytest.raises(IndexError, match="index 5 is out of bounds"):
-        rows_written(5, by_path)
 
 
 def test_another_mode_or_a_global_hook_sees_every_module():

@@ -58,7 +58,6 @@ def running(
     flash_attention: Callable[..., torch.Tensor] | None = None,
     *,
     has_weights: bool = False,
-    assign: Callable[..., None] = torch.Tensor.__setitem__,
 ) -> Iterator[None]:
     """Sets up the environment for a model's forward pass on `device`.
 
@@ -66,7 +65,6 @@ def running(
         device: Where the model's parameters are.
         flash_attention: Replaces `flash_attn_func` in the model's code, if given.
         has_weights: Whether the parameters are a checkpoint's; else routing is made uniform.
-        assign: Makes assignments to items of tensors on `meta`.
     """
     unwatched = running_unwatched(device, flash_attention, has_weights=has_weights)
     with unwatched as stack, without_unused_imports():
@@ -79,7 +77,7 @@ def running(
             stack.enter_context(
                 answered(autocast, "__init__", _autocast_anywhere(autocast.__init__))
             )
-            stack.enter_context(KnownValues(assign))
+            stack.enter_context(KnownValues())
             stack.enter_context(KnownShapes())
         else:
             stack.enter_context(FunctionMode(_ended_if_interrupted))

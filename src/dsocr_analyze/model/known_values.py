@@ -128,9 +128,7 @@ def _once(compute: _Compute) -> _Compute:
     return value
 
 
-def _with_values(
-    assign: Callable[..., None], func: Function, args: Arguments, kwargs: Keywords
-) -> Any:
+def _with_values(func: Function, args: Arguments, kwargs: Keywords) -> Any:
     """Makes a call of torch, or answers it if it asks for the value of a `meta` tensor."""
     safe_point()
     first = args[0] if args else kwargs.get("input")
@@ -167,7 +165,7 @@ def _with_values(
     given = () if deferred is None else tensors_in((*args, *kwargs.values()))
     seen = [*filterfalse(torch.is_inference, given)]  # which have no version
     versions = [*map(_VERSION_OF, seen)]
-    result = (assign if func is _ASSIGN else func)(*args, **kwargs)
+    result = func(*args, **kwargs)
     computed: _Compute | None = None
     if deferred is not None:
         writes = versions != [*map(_VERSION_OF, seen)]
@@ -178,11 +176,8 @@ def _with_values(
     return result
 
 
-class KnownValues(FunctionMode):
-    """The mode, which ignores tensors with values; `assign` makes assignments to items."""
-
-    def __init__(self, assign: Callable[..., None] = torch.Tensor.__setitem__) -> None:
-        super().__init__(partial(_with_values, assign))
+KnownValues: Final = partial(FunctionMode, _with_values)
+"""The mode, which ignores tensors with values."""
 
 
 def _follow(

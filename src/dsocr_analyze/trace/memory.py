@@ -10,16 +10,17 @@ asks for tells their tensors apart:
   model's own device, and one shared with numpy.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils._device import _device_constructors
 
-from dsocr_analyze.model.known_shapes import Look
 from dsocr_analyze.model.process_settings import beside_compiler
 from dsocr_analyze.model.torch_calls import (
     Arguments,
@@ -30,6 +31,30 @@ from dsocr_analyze.model.torch_calls import (
     Value,
     tensors_in,
 )
+
+
+class Look(NamedTuple):
+    """What makes a tensor on `meta` like another."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    nbytes: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Look:
+        """How a tensor looks."""
+        offset, nbytes = int(tensor.storage_offset()), tensor.untyped_storage().nbytes()
+        return cls(tuple(tensor.shape), tensor.stride(), offset, tensor.dtype, nbytes)
+
+    def make(self) -> torch.Tensor:
+        """A new tensor that looks like this."""
+        made = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
+        if not self.offset and made.untyped_storage().nbytes() == self.nbytes:
+            return made
+        whole = torch.empty(self.nbytes // made.element_size(), dtype=self.dtype, device="meta")
+        return whole.as_strided(self.shape, self.strides, self.offset)
 
 
 class _Storage(weakref.ref[torch.UntypedStorage]):

@@ -19,7 +19,7 @@ import torch
 
 from dsocr_analyze.errors import UncountableError
 from dsocr_analyze.kernels import Elements, Kernel, Work
-from dsocr_analyze.model.known_shapes import makes_tensors
+from dsocr_analyze.model.known_shapes import depends_on_values
 from dsocr_analyze.model.torch_calls import SEQUENCES, Arguments, Operator
 from dsocr_analyze.trace.matrix_rules import MATRIX_RULES
 from dsocr_analyze.trace.rules import (
@@ -311,7 +311,17 @@ def traits_of(func: Operator) -> Traits:
         alias = argument.alias_info
         may_grow |= argument.kwarg_only and alias is not None and alias.is_write
     is_composite = can_be_taken_apart and (rule is None or not arrives_whole)
-    return Traits(name, rule, is_composite, can_be_taken_apart, may_grow, makes_tensors(func))
+    return Traits(name, rule, is_composite, can_be_taken_apart, may_grow, _makes_tensors(func))
+
+
+def _makes_tensors(func: Operator) -> bool:
+    """Whether an operator only makes new tensors, which look alike for all values."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.returns or depends_on_values(func):
+        return False
+    if any(map(attrgetter("alias_info"), (*schema.arguments, *schema.returns))):
+        return False
+    return {*map(str, map(attrgetter("type"), schema.returns))} == {"Tensor"}
 
 
 # --- what cannot be counted is refused by name: no figure is better than a wrong one ------------

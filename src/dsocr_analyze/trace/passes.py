@@ -4,21 +4,18 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.forward import blamed_on, running
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
-from dsocr_analyze.model.known_shapes import Look
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import exclusive
 from dsocr_analyze.model.torch_calls import (
     Arguments,
     Function,
-    Key,
     Keywords,
     Value,
     tensors_in,
@@ -97,7 +94,7 @@ def trace_passes(
             on_progress,
         ) as announce,
         left_as_it_was(model.module),
-        running(model.device, flash, has_weights=model.has_weights, assign=recorder.assign),
+        running(model.device, flash, has_weights=model.has_weights),
         recorder,  # which sees on a CPU what inputs are the host's
     ):  # fmt: skip
         generation = Generation(model, workload, architecture, recorder.begin, announce)
@@ -146,20 +143,7 @@ def recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]:
 
 
 class CallRecorder(Recorder):
-    """Keeps the trace's `modules`; of equal calls that run once, the first.
-
-    Documents trace many models that call the same operators, so all these recorders remember
-    together what a call does.
-    """
-
-    _remembered: Final = (
-        dict[Key | None, tuple[list[Look], list[Kernel]]](),
-        dict[Key | None, tuple[Trace, str]](),
-    )
-
-    def __init__(self, model: torch.nn.Module, alike: Alike | None = None) -> None:
-        super().__init__(model, alike)
-        self._calls, self._assignments = self._remembered
+    """Keeps the trace's `modules`; of equal calls that run once, the first."""
 
     def _run_in_full(
         self, path: str, forward: Function, args: Arguments, kwargs: Keywords
@@ -237,5 +221,5 @@ def trace_calls(
     """The same for several calls, by their keyword arguments."""
     recorder = CallRecorder(module, repeats if device.type == "meta" else None)
     flash = recorded_flash_attention(recorder)
-    with left_as_it_was(module), running(device, flash, assign=recorder.assign), recorder:
+    with left_as_it_was(module), running(device, flash), recorder:
         return [(recorder.begin(), module(*args, **kwargs)) for kwargs in calls]

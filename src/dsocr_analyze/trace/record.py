@@ -21,11 +21,11 @@ import torch
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.model.known_shapes import Look
 from dsocr_analyze.model.known_values import known_value
 from dsocr_analyze.model.torch_calls import (
     SEQUENCES,
     Arguments,
+    Function,
     Key,
     Keywords,
     Shapes,
@@ -33,7 +33,7 @@ from dsocr_analyze.model.torch_calls import (
     Values,
     tensors_in,
 )
-from dsocr_analyze.trace.memory import LiveTensors
+from dsocr_analyze.trace.memory import LiveTensors, Look
 
 
 class TracedCall(NamedTuple):
@@ -101,7 +101,64 @@ def _moved(old: str, new: str, path: str) -> str:
     return f"{new}.{path[len(below) :]}" if new else path[len(below) :]
 
 
-# --- equal calls -----------------------------------------------------------------------------
+# --- equal calls of operators --------------------------------------------------------------------
+
+_TENSORS: Final = (torch.Tensor, torch.nn.Parameter)
+_VALUES: Final = (
+    int, float, bool, complex, str, type(None),
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+
+
+def call_of(func: Function | str, args: Arguments, kwargs: Keywords) -> Key | None:
+    """A call and all that its outputs may depend on; None if that is unclear.
+
+    It is clear of plain tensors on `meta`, values, and tuples or lists of these.
+    """
+    parts: list[Any] = [func, torch.get_default_dtype()]
+    is_clear = _describe(args, parts) and _describe(kwargs.items(), parts)
+    return tuple(parts) if is_clear else None
+
+
+def _describe(arguments: Values, parts: list[Any]) -> bool:
+    """Appends to `parts`; False if it is unclear."""
+    for argument in arguments:
+        kind = type(argument)
+        if kind in _TENSORS:
+            is_lazy = argument.is_conj() or argument.is_neg() or argument.is_nested
+            if not argument.is_meta or argument.layout is not torch.strided or is_lazy:
+                return False
+            parts += (argument.shape, argument.stride(), argument.dtype)
+        elif kind in _VALUES:
+            parts += (kind, argument)  # 1, 1.0 and True are equal
+        elif kind in (tuple, list):
+            parts += (kind, len(argument))
+            if not _describe(argument, parts):
+                return False
+        else:
+            return False
+    return True
+
+
+def looks_of(outputs: Values, inputs: Values) -> list[Look] | None:
+    """What makes a call's outputs again; None if they share memory, or are not plain tensors."""
+    found, used = list[Look](), set[int]()
+    for each in tensors_in(inputs):
+        used.add(each.untyped_storage()._cdata)
+    for output in tensors_in(outputs):
+        if type(output) is not torch.Tensor or not output.is_meta:
+            return None
+        if output.layout is not torch.strided or output.is_conj() or output.is_neg():
+            return None
+        memory = output.untyped_storage()._cdata
+        if memory in used:
+            return None
+        used.add(memory)
+        found.append(Look.of(output))
+    return found
+
+
+# --- equal calls of modules ----------------------------------------------------------------------
 
 Alike = Callable[[str], str | None]
 """The name that alike modules share, by path; None for one that is never repeated."""

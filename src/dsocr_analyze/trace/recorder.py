@@ -16,13 +16,12 @@ from typing import Any, Final, ParamSpec
 
 import torch
 from torch._ops import HigherOrderOperator
-from torch.autograd.graph import increment_version
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.model.known_shapes import Look, call_of, known_shape, looks_of
+from dsocr_analyze.model.known_shapes import known_shape
 from dsocr_analyze.model.known_values import known_value
 from dsocr_analyze.model.process_settings import beside_compiler
 from dsocr_analyze.model.torch_calls import (
@@ -39,7 +38,7 @@ from dsocr_analyze.model.torch_calls import (
     uncounted,
 )
 from dsocr_analyze.trace.composites import Composites
-from dsocr_analyze.trace.memory import LiveTensors, cpu_as_cuda
+from dsocr_analyze.trace.memory import LiveTensors, Look, cpu_as_cuda
 from dsocr_analyze.trace.modules import RunningModules
 from dsocr_analyze.trace.operators import (
     COMPOSITE,
@@ -51,10 +50,21 @@ from dsocr_analyze.trace.operators import (
     refuse_uncountable,
     traits_of,
 )
-from dsocr_analyze.trace.record import Alike, FirstCall, Repetition, Trace
+from dsocr_analyze.trace.record import (
+    Alike,
+    FirstCall,
+    Repetition,
+    Trace,
+    call_of,
+    looks_of,
+)
 from dsocr_analyze.trace.rules import Call, Rule
 
 _Inputs = ParamSpec("_Inputs")
+
+_MOST_CALLS: Final = 1 << 16
+_CALLS: Final[dict[Key | None, tuple[list[Look], list[Kernel]]]] = {}
+"""Outputs and kernels of calls on `meta`, by any recorder, that only made these outputs."""
 
 
 class Recorder:
@@ -72,9 +82,6 @@ class Recorder:
         self._modules = RunningModules(model)
         self._memory = LiveTensors(())
         self._repetition: Repetition | None = None
-        self._calls: dict[Key | None, tuple[list[Look], list[Kernel]]] = {}
-        """Outputs and kernels of calls on `meta` that only made these outputs."""
-        self._assignments: dict[Key | None, tuple[Trace, str]] = {}
         self._operators: DispatchMode | None = None
         self._modes: int | None = None
         """Dispatch modes up to this one; None if there are other code's below."""
@@ -217,7 +224,7 @@ class Recorder:
             needs_all = self.inside_operator or torch.is_grad_enabled() or is_watched
             if not (needs_all or all(map(known_value, tensors_in(given)))):
                 call = call_of(name, args, kwargs)
-                if call in self._calls:
+                if call in _CALLS:
                     repeated: Result = self._repeat(call)
                     return repeated
             refuse_uncountable(name, given)
@@ -255,7 +262,7 @@ class Recorder:
             with torch._C.DisableTorchFunction():
                 if operator.makes_tensors and self._modes is not None:
                     call = call_of(func, args, kwargs)
-                    if call in self._calls:
+                    if call in _CALLS:
                         return self._repeat(call)
                 refuse_uncountable(name, (*args, *kwargs.values()))
         if operator.is_composite or (self.inside_operator and operator.can_be_taken_apart):
@@ -286,46 +293,11 @@ class Recorder:
 
     def _repeat(self, call: Key | None) -> Any:
         """Makes the outputs of an equal call again, and records its kernels."""
-        looks, kernels = self._calls[call]
+        looks, kernels = _CALLS[call]
         with torch._C._DisableTorchDispatch():
             made = tuple(map(Look.make, looks))
         self._book(kernels if self._modules.stack else (), kernels[-1].operator, made)
         return made[0] if len(made) == 1 else made
-
-    def assign(self, tensor: torch.Tensor, place: Any, value: Any) -> None:
-        """Runs an assignment to items, or repeats the record of an equal one.
-
-        A mask may be written in a thousand rows, with several operators each.
-        """
-        with uncounted():
-            key = self._assignment(tensor, place, value)
-        if key in self._assignments:
-            record, path = self._assignments[key]
-            self.trace.add(record, self._memory.nbytes, path, self._modules.path)
-            increment_version(tensor)
-            return
-        path, nbytes, version = self._modules.path, self._memory.nbytes, tensor._version
-        with self._own_trace(path) as trace:
-            tensor[place] = value
-        if key is not None and (nbytes, version + 1) == (self._memory.nbytes, tensor._version):
-            self._assignments[key] = trace, path
-
-    def _assignment(self, tensor: torch.Tensor, place: Any, value: Any) -> Key | None:
-        """What the record of writing a number depends on; None if that is unclear."""
-        if self._repetition is None or self.inside_operator or torch.is_grad_enabled():
-            return None
-        if self._modes != torch._C._len_torch_dispatch_stack():
-            return None
-        if type(tensor) is not torch.Tensor or type(value) not in (int, float):
-            return None
-        key: list[Any] = [tensor.shape, tensor.stride(), tensor.dtype, type(value), value]
-        for dim, index in enumerate(place if type(place) is tuple else (place,)):
-            if type(index) is not torch.Tensor or index.dtype is not torch.int64:
-                return None
-            if not index.dim() and (index.is_meta or not -1 < int(index) < tensor.shape[dim]):
-                return None
-            key += (index.shape, index.stride(), index.is_meta)
-        return tuple(key)
 
     def _run_growing(
         self, func: Callable[_Inputs, Result], *args: _Inputs.args, **kwargs: _Inputs.kwargs
@@ -381,7 +353,9 @@ class Recorder:
                 looks = looks_of(outputs, [*args, *kwargs.values()])
                 # An undefined tensor among the outputs is None, and no tensor.
                 if looks and len(looks) == (len(output) if isinstance(output, tuple) else 1):
-                    self._calls[call] = looks, kernels
+                    if len(_CALLS) >= _MOST_CALLS:
+                        _CALLS.clear()
+                    _CALLS[call] = looks, kernels
             # A tensor written in place existed before.
             self._book(kernels or (), name, outputs, {*map(id, args), *map(id, kwargs.values())})
 
