@@ -33,7 +33,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from conditions import print_environment
-from scipy.optimize import least_squares
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.ocr_family.dimensions import SamDimensions
@@ -216,6 +215,8 @@ def predicted(
 
 
 def fit(timed: Sequence[tuple[Row, Counter[str]]], rates: dict[str, float]) -> Sequence[float]:
+    from scipy.optimize import least_squares
+
     start, weights = np.array([*FITTED.values()]).T
 
     def residuals(fitted: Sequence[float]) -> Any:

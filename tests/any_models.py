@@ -84,9 +84,13 @@ FORMULAS: dict[Any, Callable[..., int]] = (
 """Of operators that torch's counter lacks."""
 
 
+_PRESENT = {*dir(transformers)}
+"""Names of the installed transformers, which imports none of them until it is asked for one."""
+
+
 def has_class(name: str) -> bool:
     """Whether the installed transformers has a class."""
-    return hasattr(transformers, name)
+    return name in _PRESENT
 
 
 TEXT_STAGES = """

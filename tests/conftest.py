@@ -1,14 +1,17 @@
 """What holds for every test."""
 
+import gc
 import os
 from importlib import metadata
 
-import garbage
 import pytest
+import sampling
 from parts import Part
 
+gc.disable()  # what is imported and collected lives to the end
 # Before torch is imported: as many processes run as there are cores, so more threads only wait.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HYPOTHESIS_NO_PLUGINS", "1")  # those of others: trio has one
 
 
 def pytest_addoption(parser):
@@ -18,6 +21,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if given := config.getoption("--part"):
         Part.parse(given)  # refused here, in one line, and not by every process
+    sampling.leaves_out = "not exhaustive" in config.option.markexpr
 
 
 def pytest_collection_modifyitems(config, items):
@@ -49,4 +53,7 @@ def skip_what_needs_older_transformers(items):
 
 
 def pytest_collection_finish():
-    garbage.freeze()
+    """Garbage is collected from now on, but for what there is."""
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()

@@ -9,16 +9,19 @@ import warnings
 from pathlib import Path
 
 import torch
-from garbage import is_more_frozen
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-from transformers import PreTrainedModel, modeling_flash_attention_utils
 from transformers.utils import logging
+
+from dsocr_analyze.model.process_settings import without_unused_imports
+
+with without_unused_imports():  # as the program does: without scipy
+    from transformers import PreTrainedModel, modeling_flash_attention_utils
 
 
 def process_settings():
     """What a caller of `main` would notice of it."""
     return {
-        "garbage collection": (gc.isenabled(), gc.get_threshold(), is_more_frozen()),
+        "garbage collection": (gc.isenabled(), gc.get_threshold()),
         "signals": {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)},
         "warnings": (list(warnings.filters), warnings.showwarning),
         "streams": (sys.stdin, sys.stdout, sys.stderr),

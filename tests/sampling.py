@@ -7,6 +7,9 @@ import pytest
 
 __all__ = ["every", "first", "named", "sampled"]
 
+leaves_out = False
+"""Whether nobody selects what is marked `exhaustive`, so that it need not be collected."""
+
 Choice = Callable[[int, Any], bool]
 """Whether the default run tries a case, by its number and its value, or its id if it has one."""
 
@@ -31,11 +34,12 @@ def sampled(
 ) -> Any:
     """`pytest.mark.parametrize`, where cases that are not chosen are marked `exhaustive`."""
     single = isinstance(argnames, str) and "," not in argnames
-    rows, left_out = list[Any](), False
+    rows = []
     for number, case in enumerate(cases):
         row = case if hasattr(case, "marks") else pytest.param(*((case,) if single else case))
         if not chosen(number, case.id if row is case else case):
-            row, left_out = row._replace(marks=[*row.marks, pytest.mark.exhaustive]), True
+            row = row._replace(marks=[*row.marks, pytest.mark.exhaustive])
         rows.append(row)
-    assert left_out, f"{argnames}: every case is chosen; use pytest.mark.parametrize"
-    return pytest.mark.parametrize(argnames, rows, **options)
+    tried = [row for row in rows if pytest.mark.exhaustive not in row.marks]
+    assert 0 < len(tried) < len(rows), f"{argnames}: all or none; use pytest.mark.parametrize"
+    return pytest.mark.parametrize(argnames, tried if leaves_out else rows, **options)

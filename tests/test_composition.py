@@ -442,7 +442,7 @@ def test_counts_beyond_64_bits_are_exact(pages, is_exact):
     assert (max(int(np.max(each)) for each in beyond) > 2**63) == is_exact
 
 
-@sampled("flash", [False, True], first(1), ids=["eager", "flash"])
+@sampled("flash", [False, True], first(1))
 @sampled("batch", [7, 1, 1000, LARGEST_COUNT], first(1))
 @pytest.mark.parametrize("argument", ["text_tokens", "max_new_tokens", "batch_size"])
 def test_counts_are_exact_on_both_sides_of_what_64_bits_hold(argument, batch, flash):

@@ -26,7 +26,7 @@ from any_models import (
 )
 from command_line import run
 from generated_pages import READERS, TEXT_MODELS
-from sampling import first, named, sampled
+from sampling import every, first, named, sampled
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import GenerationMixin
@@ -374,7 +374,7 @@ def test_stages_and_inputs_follow_from_names_and_the_config(name, expected, draf
         ("bert", "BertModel"),
         ("wav2vec2", "Wav2Vec2Model"),
     ],
-    named("llama", "bert"),
+    every(5),
 )
 def test_a_class_that_generates_is_chosen_if_the_config_names_none(
     name, expected, capsys, tmp_path
