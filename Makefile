@@ -4,7 +4,7 @@
 #   make test PYTHON=python3.12    interpreter to make .venv with
 
 RUN := $(or $(PYTHON),python3) scripts/run.py
-TASKS := analyze test exhaustive newest lint types check format docs site campaign distributions benchmarks ratios setup clean
+TASKS := analyze test exhaustive newest lint types check format docs site distributions benchmarks ratios setup clean
 
 .PHONY: help $(TASKS)
 

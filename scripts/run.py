@@ -138,10 +138,6 @@ TASKS = {
             ("mkdocs", "build", "--strict"),
         ),
     ),
-    "campaign": Task(
-        "attack with 100,000 hostile inputs, 200 kills and 1,000 interruptions (an hour or two)",
-        commands=(("python", "scripts/campaign.py"),),
-    ),
     "distributions": Task(
         "build the wheel and the sdist, and run each in a clean environment",
         commands=(("python", "scripts/distributions.py"),),

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -415,6 +416,21 @@ def test_a_link_in_the_default_folder_is_not_followed(capsys):
     assert run(capsys, "--mode", "tiny", *ANALYTIC)[0] == 0
     assert (mine.read_text(), written.is_symlink()) == ("mine", False)
     assert written.read_text().startswith("Ran: ")
+
+
+@pytest.mark.parametrize("room_bytes", [0, 1, 4096, 20_000])
+def test_a_full_disk_leaves_both_files_as_they_were(capsys, room_bytes):
+    files = [REPORT, REPORT.with_suffix(".md")]
+    REPORT.parent.mkdir(parents=True)
+    for file in files:
+        file.write_text("old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, before[1]))
+    code, _, err = run(capsys, "--mode", "tiny", *ANALYTIC)
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (code, err.count("\n")) == (74, 1)
+    assert {file.read_text() for file in files} == {"old"}
+    assert sorted(REPORT.parent.iterdir()) == files
 
 
 # As a program ------------------------------------------------------------------------------------

@@ -217,7 +217,8 @@ def test_files_of_other_names_kinds_and_links_stay(tmp_path):
 
 def _write_often(folder, number):
     for turn in range(40):
-        output_files.write_files({folder / f"{number}": f"{number} {turn}"})
+        text = f"{number} {turn}"
+        output_files.write_files({folder / f"{number}": text, folder / "of all": text})
 
 
 @pytest.mark.exhaustive
@@ -229,7 +230,10 @@ def test_writers_at_once_take_nothing_from_one_another(tmp_path):
     for writer in writers:
         writer.join(60)
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
-    assert sorted(each.read_text() for each in tmp_path.iterdir()) == ["0 39", "1 39", "2 39"]
+    assert names_in(tmp_path) == ["0", "1", "2", "of all"]
+    last = [(tmp_path / str(number)).read_text() for number in range(3)]
+    assert last == ["0 39", "1 39", "2 39"]
+    assert (tmp_path / "of all").read_text() in last
 
 
 def test_one_that_is_taken_for_abandoned_before_it_is_locked_is_made_again(tmp_path, monkeypatch):

@@ -474,11 +474,11 @@ def struck_after(seconds, number):
 class Job:
     """The main job on a small model, and what it writes."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *options):
         config, self.output = folder / "config.json", folder / "out"
         config.write_text(json.dumps(small_directory(num_hidden_layers=1).config))
         named = ["--config", str(config), "--output", str(self.output)]
-        self.arguments, self.seconds = [*named, *PAGE, "-q"], math.inf
+        self.arguments, self.seconds = [*named, *PAGE, *options, "-q"], math.inf
         assert [cli.main(self.arguments), self.run()] == [0, 0]  # the first imports what is needed
         self.right = self.written()
 
@@ -490,8 +490,12 @@ class Job:
         return code
 
     def written(self):
-        """What is in the files, but for the time."""
+        """What is in the files, beside which lies nothing."""
         assert sorted(path.name for path in self.output.iterdir()) == sorted(REPORT)
+        return self.texts()
+
+    def texts(self):
+        """What is in the files, but for the time."""
         texts = [(self.output / name).read_text() for name in REPORT]
         return [re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", "", text) for text in texts]
 
@@ -562,20 +566,24 @@ def test_a_session_interrupted_at_random_can_be_used_again(times):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(12))
-def test_processes_that_trace_interrupted_at_random(seed, tmp_path):
-    """Those of the analytic engine are interrupted by the campaign of faults."""
-    draw, job = random.Random(seed), Job(tmp_path)
+@pytest.mark.parametrize(("engine", "seconds"), [("trace", 6), ("analytic", 0.5)])
+def test_processes_interrupted_at_random(engine, seconds, seed, tmp_path):
+    draw, job = random.Random(seed), Job(tmp_path, "--engine", engine)
     output_files.write_files({job.output / name: "old" for name in REPORT})
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dsocr_analyze", *job.arguments], stderr=subprocess.PIPE, text=True
-    )
-    number = draw.choice(list(CODES))
-    time.sleep(draw.uniform(0.1, 6))
+    command = [sys.executable, "-m", "dsocr_analyze", *job.arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    number = draw.choice([*CODES, signal.SIGKILL])
+    time.sleep(draw.uniform(0.02, seconds))
     process.send_signal(number)
     _, error = process.communicate(timeout=120)
     # The signal's own end: Python had not come to the program yet.
-    assert process.returncode in (CODES[number], -number, 0), error
+    assert process.returncode in (CODES.get(number), -number, 0), error
     assert process.returncode < 0 or "Traceback" not in error
+    if number == signal.SIGKILL:  # each file is old or whole, and the next run tidies up
+        assert all(
+            text in ("old", right) for text, right in zip(job.texts(), job.right, strict=True)
+        )
+        job.run()
     assert job.written() in ([job.right] if process.returncode == 0 else [job.right, OLD])
 
 

@@ -1,23 +1,28 @@
-"""Cases: a command line and the files that it is given, each drawn from a seed."""
+"""Hostile input: a command line and the files that it is given, each drawn from a seed."""
 
 import contextlib
-import functools
 import io
 import json
 import math
 import os
 import shutil
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+import any_models
+import pyarrow as pa
+import pyarrow.parquet as pq
 import tomlkit
+from both_engines import PUBLISHED, small_directory
+from PIL import Image
 
+from dsocr_analyze import hardware
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
+from dsocr_analyze.cli.commands import application
 
 NAMES = (
     "", "a", "../x", "a" * 300, "a\x1b[2Kb", "\u202egnp", "x\ny", "<script>x</script>",
@@ -102,8 +107,8 @@ def as_json(value: Any, draw: Random) -> bytes:
     return mutated_bytes(data, draw) if draw.random() < 0.25 else data
 
 
-DATA: Final = Path(__file__).parent.parent / "data"
-EXAMPLES: Final = Path(__file__).parent.parent.parent / "examples"
+DATA: Final = Path(__file__).parent / "data"
+EXAMPLES: Final = Path(__file__).parent.parent / "examples"
 ANALYTIC: Final = ("--engine", "analytic", "--output", "out")
 
 Case = list[str]
@@ -207,8 +212,6 @@ like = "h100-sxm"
 
 def devices_case(draw: Random) -> Case:
     """A profile of a GPU with wrong values: its peaks alone, or its kernels' times too."""
-    from dsocr_analyze import hardware
-
     shipped = sorted((Path(hardware.__file__).parent / "profiles").glob("*.toml"))
     times = draw.choice(shipped).read_text() if draw.random() < 0.5 else ""
     head, tables = GPU.split("[gpu]")
@@ -251,8 +254,6 @@ def tokenizer_case(draw: Random) -> Case:
 
 
 def _image(kind: str, draw: Random) -> bytes:
-    from PIL import Image
-
     image = Image.new("RGB", (draw.randrange(1, 40), draw.randrange(1, 40)))
     out = io.BytesIO()
     frames = [image.copy() for _ in range(draw.randrange(3))]
@@ -269,24 +270,13 @@ def image_case(draw: Random) -> Case:
     return ["advise", *how] if draw.random() < 0.1 else [*how, *ANALYTIC]
 
 
-def tiff_case(draw: Random) -> Case:
-    """A TIFF with broken directories, alone or in a folder."""
+def scan_case(draw: Random) -> Case:
+    """A TIFF with broken directories, or a PDF with a broken page tree, alone or in a folder."""
     Path("pages").mkdir()
-    Path("pages/page.tiff").write_bytes(mutated_bytes(_image("TIFF", draw), draw))
-    return ["archive", draw.choice(("pages", "pages/page.tiff")), "--mode", "tiny"]
-
-
-def pdf_case(draw: Random) -> Case:
-    """A PDF with a broken page tree."""
-    Path("pages").mkdir()
-    name = f"pages/{draw.choice(('a', 'b c', '<b>', '-q'))}.pdf"
-    Path(name).write_bytes(mutated_bytes(_image("PDF", draw), draw))
-    return [
-        "archive",
-        draw.choice(("pages", name.replace("pages/-", "./pages/-"))),
-        "--mode",
-        "tiny",
-    ]
+    kind, name = draw.choice(("TIFF", "PDF")), draw.choice(("a", "b c", "<b>", "-q"))
+    file = Path("pages", f"{name}.{kind.lower()}")
+    file.write_bytes(mutated_bytes(_image(kind, draw), draw))
+    return ["archive", draw.choice(("pages", str(file))), "--mode", "tiny"]
 
 
 def _cell(draw: Random) -> str:
@@ -310,9 +300,6 @@ def csv_case(draw: Random) -> Case:
 
 def parquet_case(draw: Random) -> Case:
     """A list of pages in Parquet with columns of wrong types, or broken."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     kinds = (
         *[range(1, 5000)] * 3, (1.0, 5.5, float("nan"), 1e300), ("1", "x" * 9999, "", "9" * 400),
         (None, 3),
@@ -347,8 +334,6 @@ _LEFT_OUT: Final = frozenset({"--yes", "--debug", "--help", "--install-completio
 @cache
 def _options() -> dict[str, list[tuple[str, bool]]]:
     """Options of each command, and whether they take a value; under "" those of the main one."""
-    from dsocr_analyze.cli.commands import application
-
     return {
         name: [
             (opt, not getattr(each, "is_flag", False))
@@ -435,31 +420,6 @@ def directory_case(draw: Random) -> Case:
     return [*command, "--model", str(model)]
 
 
-def trust_record_case(draw: Random) -> Case:
-    """A record of trust that is broken, odd or no file; a directory that is not on it."""
-    folder = Path(os.environ["XDG_CONFIG_HOME"], "dsocr-analyze")
-    folder.mkdir(parents=True)
-    store = folder / "trust.json"
-    digests = {"a.py": "0" * 64, "b/c.py": "f" * 64}
-    recorded = {str(Path("model").absolute()): digests, "/other": digests}
-    kind = draw.random()
-    if kind < 0.8:
-        store.write_bytes(as_json(mutated_values(recorded, draw), draw))
-        store.chmod(draw.choice((0o600, 0o600, 0o644, 0o666, 0o000)))
-    elif kind < 0.9:
-        store.symlink_to(draw.choice(("/dev/zero", "/dev/null", "trust.json", "/etc/passwd")))
-    else:
-        draw.choice((functools.partial(os.mkfifo, store), store.mkdir))()
-    model = Path("model")
-    model.mkdir()
-    shutil.copy(DEFAULT.reference / "config.json", model)
-    for name in ("a.py", "modeling_deepseekocr.py"):
-        (model / name).write_text("raise SystemExit('untrusted code ran')\n")
-    if draw.random() < 0.4:
-        return ["trust", "model"]
-    return ["--engine", "trace", "--output", "out", "--mode", "tiny", "--model", "model"]
-
-
 _TINY: Final = ("--mode", "tiny")
 _TRACE: Final = ("--engine", "trace", "--output", "out", "--max-new-tokens", "1")
 _WAYS: Final = (
@@ -477,8 +437,6 @@ _WAYS: Final = (
 
 def _small(draw: Random) -> dict[str, Any]:
     """A config that is traced in a blink, or now and then the published one."""
-    from both_engines import PUBLISHED, small_directory
-
     return (PUBLISHED if draw.random() < 0.1 else small_directory()).config
 
 
@@ -496,17 +454,9 @@ def traced_config_case(draw: Random) -> Case:
     return [*way, "--config", "config.json", *(() if "--leaves" in way else _TINY)]
 
 
-@cache
-def _described() -> tuple[Any, ...]:
-    """Small models of transformers that a stages file describes."""
-    import any_models
-
-    return tuple(any_models.PRESENT.values())
-
-
 def traced_stages_case(draw: Random) -> Case:
     """A stages file, or the config it is for, with wrong values."""
-    small = draw.choice(_described())
+    small = draw.choice(list(any_models.PRESENT.values()))
     stages, _ = small.write(Path())
     if draw.random() < 0.5:
         write_wrong_toml(stages, "stages.toml", draw)
@@ -517,48 +467,9 @@ def traced_stages_case(draw: Random) -> Case:
     return [*draw.choice(_WAYS), "--hf-config", "config.json", "--stages", "stages.toml"]
 
 
-def traced_report_case(draw: Random) -> Case:
-    """A saved report with wrong values, against what the trace counts."""
-    Path("report.json").write_text(_wrong(report(), draw))
-    Path("config.json").write_text(json.dumps(_small(draw)))
-    if draw.random() < 0.5:
-        Path("dsocr-budgets.toml").write_text(
-            '[workloads.page]\nmode = "tiny"\nengine = "trace"\nconfig = "config.json"\n'
-        )
-        return ["check", "--against", "report.json"]
-    return ["compare", "report.json", "tiny", "--engine", "trace", "--config", "config.json"]
-
-
-def traced_arguments_case(draw: Random) -> Case:
-    """A command that traces, with options of its own and any values."""
-    Path("config.json").write_text(json.dumps(_small(draw)))
-    command = draw.choice(("", "tree"))
-    arguments = [command] if command else list(_TRACE)
-    arguments += ["--config", "config.json", *_TINY]
-    for _ in range(draw.randrange(1, 3)):
-        option, takes = draw.choice(_options()[command])
-        if option not in ("--engine", "--config", "--model", "--arch", "--device"):
-            arguments += [option, argument_value(draw)] if takes else [option]
-    return arguments
-
-
 KINDS: Final = {
     name.removesuffix("_case").replace("_", "-"): function
     for name, function in tuple(globals().items())
     if name.endswith("_case")
 }
 TRACED: Final = {name for name in KINDS if name.startswith("traced-")}
-
-_ROUNDS_WITHOUT_TRACE: Final = 3
-"""Of four: a traced case takes as long as several others."""
-
-
-def scheduled(kinds: list[str], seed: int) -> Iterator[tuple[str, int]]:
-    """Kinds in turn, each with the next seed; traced ones in one round of four."""
-    rare = [each for each in kinds if each in TRACED and not set(kinds) <= TRACED]
-    while True:
-        for number in range(_ROUNDS_WITHOUT_TRACE + 1):
-            for kind in kinds:
-                if number == 0 or kind not in rare:
-                    yield kind, seed
-                    seed += 1
