@@ -1,9 +1,7 @@
 """The repository's own files agree with each other."""
 
-import itertools
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
@@ -19,10 +17,8 @@ from conditions import is_within, rounds
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import Version
-from sampling import every, first, sampled
+from sampling import first, sampled
 
-from dsocr_analyze.cli.commands import COMMANDS
 from dsocr_analyze.model.loading import VENDOR_TRANSFORMERS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,60 +55,6 @@ def test_every_list_of_tasks_is_that_of_the_run_script():
     assert set(makefile.split()) == set(contributing) == set(tasks)
     pixi = tomllib.loads(read("pixi.toml"))["tasks"]
     assert pixi == {name: f"python scripts/run.py --active {name}" for name in tasks}
-
-
-def test_contributing_names_files_that_exist():
-    files = [f"/{path.relative_to(ROOT).as_posix()}" for path in project_files()]
-    named = set(re.findall(r"`([\w./]+\.(?:json|md|py|toml|txt))`", read("CONTRIBUTING.md")))
-    assert len(named) > 20
-    assert [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
-
-
-def test_readme_shows_the_commands_that_ci_runs_with_and_without_make():
-    first_screen = "\n".join(read("README.md").splitlines()[:45])
-    for task in ("analyze", "test"):
-        assert f"make {task}" in first_screen
-        assert f"python3 scripts/run.py {task}" in first_screen
-    run = re.findall(r"^make (\w+)", read(".ci/run"), re.MULTILINE)
-    assert {"test", "newest", "ratios"} <= set(run)
-
-
-@pytest.mark.parametrize(
-    ("commits", "variable", "part"),
-    [(564, None, "1/6"), (565, None, "2/6"), (569, None, "6/6"), (569, "1/3", "1/3")],
-)
-def test_commits_in_a_row_run_every_part_of_what_the_test_command_leaves_out(
-    tmp_path, commits, variable, part
-):
-    lines = re.findall(
-        r"^(?:commits|part)=.*|^make exhaustive .*(?= 2>&1)", read(".ci/run"), re.MULTILINE
-    )
-    (tmp_path / "git").write_text(f"#!/bin/sh\necho {commits}\n")
-    (tmp_path / "make").write_text('#!/bin/sh\necho "$@"\n')
-    for program in tmp_path.iterdir():
-        program.chmod(0o755)
-    given = {} if variable is None else {"DSOCR_TEST_PART": variable}
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(lines)], env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **given},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout == f"exhaustive ARGS=--part {part}\n"
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no executable bit")
-@pytest.mark.parametrize("name", [".ci/run", "scripts/run.py"])
-def test_scripts_are_executable(name):
-    assert os.access(ROOT / name, os.X_OK)
-
-
-def test_every_subcommand_that_a_task_or_workflow_calls_exists():
-    commands = [command for task in script.TASKS.values() for command in task.commands]
-    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
-        calls = re.findall(r"\bdsocr-analyze .*", path.read_text(encoding="utf-8"))
-        commands += [tuple(shlex.split(call)) for call in calls]
-    subcommands = {command[1] for command in commands if command[0] == "dsocr-analyze"}
-    assert "docs" in subcommands
-    assert {name for name in subcommands if name[0] != "-"} <= set(COMMANDS)
 
 
 # The run script ----------------------------------------------------------------------------------
@@ -159,26 +101,6 @@ def test_setup_installs_by_hash_then_torch_by_version_then_the_project_alone(bar
     assert any(step[-1] == "check" for step in steps)
     assert all("--no-compile" in step for step in (build, everything, torch))
     assert steps[-1][-1] == str(folder / "src")
-
-
-def test_what_does_not_compile_does_not_stop_a_setup(bare_project, tmp_path):
-    steps, folder = bare_project
-    script.ensure_environment("dev.txt")
-    packages = tmp_path / "packages"
-    own, good, other = (
-        folder / "src/own.py",
-        packages / "good.py",
-        packages / "of_another_python.py",
-    )
-    for file, code in ((own, "x = 1\n"), (good, "x = 1\n"), (other, "def f[T: = 1\n")):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(code, encoding="utf-8")
-    _, *arguments = steps[-1]
-    place = f"import sysconfig\nsysconfig.get_path = lambda name: {str(packages)!r}\n"
-    arguments[1] = place + arguments[1]
-    subprocess.run([sys.executable, *arguments], check=True)
-    compiled = sorted(each.name.partition(".")[0] for each in tmp_path.rglob("*.pyc"))
-    assert compiled == ["good", "own"]
 
 
 DEV = ["build.txt", "dev.txt", "torch", "."]
@@ -269,12 +191,6 @@ def test_clean_empties_tmp_but_keeps_the_folder_and_models(bare_project):
     assert left == {"tmp/.gitignore", "models/README.md", *COPIED}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("bench_*.py")), ids=str)
-def test_a_benchmark_begins_with_the_environment_that_it_runs_in(path):
-    main = path.read_text(encoding="utf-8").partition("\ndef main(")[2].splitlines()
-    assert "    print_environment()" in main[1:3]  # the first may be a docstring
-
-
 def test_a_median_above_its_limit_by_more_than_the_slack_is_missed(capsys):
     ratios = [9.0, 2.1, 1.0]  # their median is 2.1
     answers = [is_within("a / b", ratios, limit, 1.2) for limit in (1.7, 1.8, 2.2)]
@@ -363,39 +279,6 @@ def test_every_file_of_every_package_is_locked_by_its_hash(name):
     assert not any(each.startswith(("nvidia-", "cuda-", "triton")) for each in pins(name))
 
 
-@cache
-def needs_of(package: str) -> list[Requirement]:
-    """What an installed package requires by its metadata."""
-    return [Requirement(line) for line in metadata.requires(package) or []]
-
-
-SYSTEMS = {"Linux": "linux", "Darwin": "darwin", "Windows": "win32"}
-
-
-@sampled(("python", "name"), itertools.product(["3.11.9", "3.12.9", "3.13.5"], SYSTEMS), every(4))
-def test_what_a_locked_package_needs_is_locked(python, name):
-    """By the metadata of what is installed here, for every Python and system that is supported."""
-    system = SYSTEMS[name]
-    here = {
-        "python_version": python.rpartition(".")[0], "python_full_version": python,
-        "sys_platform": system, "platform_system": name, "platform_machine": "x86_64",
-        "os_name": "nt" if system == "win32" else "posix", "extra": "",
-    }  # fmt: skip
-    locked = {
-        key: pin for key, pin in pins().items() if not pin.marker or pin.marker.evaluate(here)
-    }
-    for key, pin in locked.items():
-        try:
-            needed = needs_of(key)
-        except metadata.PackageNotFoundError:
-            assert pin.marker, key  # of another system or Python
-            continue
-        for requirement in needed:
-            other = canonicalize_name(requirement.name)
-            if other != "torch" and (not requirement.marker or requirement.marker.evaluate(here)):
-                assert requirement.specifier.contains(version_of(locked[other])), (key, requirement)
-
-
 def test_the_main_job_has_the_versions_of_the_tests():
     everything = pins()
     assert {key: version_of(everything[key]) for key in pins("analyze")} == {
@@ -410,13 +293,6 @@ def test_the_newest_environment_has_what_the_package_accepts_and_the_vendor_does
         assert bounds(needed, name).contains(version_of(newest[name]))
         assert version_of(newest[name]) != version_of(pins()[name])
     assert not VENDOR_TRANSFORMERS.contains(version_of(newest["transformers"]))
-
-
-def test_tests_of_the_newest_environment_exist():
-    assert script.NEWEST_TESTS
-    for name in script.NEWEST_TESTS:
-        file, _, test = name.partition("::")
-        assert f"def {test}" in read(file)
 
 
 def test_torch_is_pinned_without_a_local_version():
@@ -435,18 +311,6 @@ def test_the_vendor_extra_pins_a_version_that_the_vendors_code_runs_on():
 
 
 # Version -----------------------------------------------------------------------------------------
-
-
-def test_version_is_stated_in_one_place():
-    version = pyproject()["project"]["version"]
-    assert Version(metadata.version("dsocr-analyze")) == Version(version)
-    literal = re.compile(rf"""["']{re.escape(version)}["']""")
-    files = (ROOT / "src").rglob("*.py")
-    assert [path for path in files if literal.search(path.read_text(encoding="utf-8"))] == []
-
-
-def test_changelog_has_an_unreleased_section_first():
-    assert re.search(r"^## (.+)$", read("CHANGELOG.md"), re.MULTILINE)[1] == "[Unreleased]"
 
 
 # Texts -------------------------------------------------------------------------------------------
@@ -506,19 +370,3 @@ def test_nothing_names_a_path_of_one_machine():
         if path != Path(__file__).resolve()
     }
     assert {name: hits for name, hits in found.items() if hits} == {}
-
-
-def test_outputs_and_checkouts_are_ignored_but_their_folders_are_kept():
-    names = [
-        "tmp/x.json", "models/deepseek-ocr/config.json", ".venv/bin/python", ".venv-newest/x",
-    ]  # fmt: skip
-    kept = [
-        "tmp/.gitignore",
-        "models/README.md",
-        "src/dsocr_analyze/architectures/deepseek_ocr/reference/config.json",
-    ]
-    command = ["git", "check-ignore", "--no-index", *names, *kept]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if result.returncode not in (0, 1):
-        pytest.skip("needs a git checkout")
-    assert result.stdout.split() == names
