@@ -23,7 +23,6 @@ from unittest import mock
 import gpu
 import pytest
 import yaml
-from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -214,23 +213,11 @@ def test_the_audit_asks_for_every_pin_and_fails_but_for_the_vendors_transformers
     assert [shell(each, tmp_path, PATH=path, FOUND="1") for each in (audit, of_vendor)] == [1, 0]
 
 
-@pytest.mark.parametrize("status", [0, 1])
-def test_gpu_workflow_asks_one_command_whose_failure_is_the_jobs(tmp_path, monkeypatch, status):
-    """With a Python that only says what it was given, and ends so; the summary shows it."""
-    (folder := tmp_path / "tmp" / "gpu").mkdir(parents=True)
-    summary, shown = step_of(GPU, "GITHUB_STEP_SUMMARY")["run"], tmp_path / "summary.md"
-    assert shell(summary, tmp_path, GITHUB_STEP_SUMMARY=str(shown)) == 0
-    assert not shown.exists()
-    program(tmp_path / ".venv" / "bin" / "python", f'echo "$@"\nexit {status}')
-    assert shell(step_of(GPU, "scripts/gpu.py")["run"], tmp_path) == status
-    said = (folder / "gpu.txt").read_text(encoding="utf-8")
-    assert shell(summary, tmp_path, GITHUB_STEP_SUMMARY=str(shown)) == 0
-    assert shown.read_text(encoding="utf-8") == f"    {said}"
-    script, *arguments = said.split()
-    assert script == "scripts/gpu.py"
+def test_gpu_workflow_asks_for_what_the_script_takes_and_uploads_its_file(monkeypatch):
+    line = step_of(GPU, "scripts/gpu.py")["run"].replace("\\\n", "")
     run = mock.Mock(return_value=0)
     monkeypatch.setattr(gpu, "run", run)
-    assert gpu.main(arguments) == 0
+    assert gpu.main(re.search(r"scripts/gpu.py ([^|]*)", line)[1].split()) == 0
     [[asked]] = [call.args for call in run.call_args_list]
     assert (asked.device, asked.vendor) == ("cuda:0", Path("models/deepseek-ocr").resolve())
     assert str(asked.output).startswith(step_of(GPU, "upload-artifact")["with"]["path"])
@@ -291,22 +278,6 @@ def test_what_a_machine_with_torch_and_transformers_lacks_is_carried():
         assert re.fullmatch(line, lines)[1] == name
 
 
-def test_nothing_that_they_need_is_missing():
-    """By what the installed packages say of themselves."""
-
-    def needed(roots):
-        found, new = set(), set(roots)
-        while new := new - found:
-            found |= new
-            asked = [Requirement(text) for name in new for text in metadata.requires(name) or ()]
-            new = {each.name.lower().replace("_", "-") for each in asked
-                   if not each.marker or each.marker.evaluate({"extra": ""})}  # fmt: skip
-        return found
-
-    carried = set(gpu.planned(vendor=False, held=())["all"]) - {"colorama"}
-    assert needed(carried) <= carried | needed(["torch", "transformers"])
-
-
 def test_pip_gets_exactly_these_for_that_python(tmp_path, monkeypatch):
     asked = {}
 
@@ -351,18 +322,6 @@ def test_what_runs_and_when(tmp_path, has_flash, asked, names):
     steps = gpu.steps_of(asked, tmp_path, has_flash=has_flash)
     assert all(each.seconds <= 300 for each in steps)
     assert [each.name for each in steps if not each.missing] == names
-
-
-def test_a_report_is_kept_with_the_ratio_to_what_was_predicted(tmp_path):
-    times = {"fastest": 0.5, "predicted": 0.4, "error": -0.2}
-    unknown = {"fastest": 2.0, "predicted": None, "error": None}
-    report = {"stages": {"sam": times, "prefill": unknown}, "prefill": times}
-    (tmp_path / "output").write_text(json.dumps(report), encoding="utf-8")
-    ratio = {"measured": 0.5, "predicted": 0.4, "ratio": 0.8}
-    assert gpu._measured(tmp_path / "output") == {"report": report, "seconds_by_stage": {
-        "sam": ratio, "prefill": {"measured": 2.0, "predicted": None, "ratio": None},
-        "prefill pass": ratio,
-    }}  # fmt: skip
 
 
 @pytest.mark.parametrize(("skipped", "passes"), [(3, True), (4, False)])
@@ -467,30 +426,6 @@ def test_no_step_takes_longer_than_its_limit_nor_all_more_than_the_time(machine,
     said = [found[0]["reason"], found[0]["output_end"], found[2]["reason"]]
     assert said == ["took more than 2 s", "so far\n", "no time was left"]
     assert is_gone(pid.read_text())
-
-
-@pytest.mark.exhaustive
-def test_a_run_that_is_ended_ends_its_step_and_leaves_what_was_done(tmp_path):
-    pid, output = tmp_path / "pid", tmp_path / "gpu.json"
-    slow = (
-        "import os, pathlib, time;"
-        f"pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(60)"
-    )
-    run = (
-        "import gpu; from pathlib import Path;"
-        f"gpu.steps_of = lambda *_, **__: [gpu.Step(name, ('-c', code), 60, lambda _: {{}})"
-        f" for name, code in (('first', ''), ('slow', {slow!r}))];"
-        f"gpu.main('run --device cpu --wheels none --output {output}'.split())"
-    )
-    process = subprocess.Popen([sys.executable, "-c", run], cwd=gpu.ROOT / "scripts")
-    until = time.monotonic() + 60
-    while not (pid.exists() and pid.read_text()) and time.monotonic() < until:
-        time.sleep(0.05)
-    process.terminate()
-    assert process.wait(20) == 143
-    assert is_gone(pid.read_text())
-    steps = json.loads(output.read_text(encoding="utf-8"))["steps"]
-    assert [each["status"] for each in steps.values()] == ["ok", "not run"]
 
 
 @pytest.mark.exhaustive
