@@ -47,7 +47,7 @@ from dsocr_analyze.model.directory import read_config
 HARDWARE = Path(__file__).parent.parent / "src/dsocr_analyze/hardware"
 MEASURED = ("h100-sxm", "h200-sxm", "l40s", "b200", "b300", "gb200", "gb300", "rtx-pro-6000",
             "a100-80gb-sxm")  # fmt: skip
-SHIPPED = set(COEFFICIENTS) - {"masked_attention"}
+SHIPPED = set(COEFFICIENTS)
 """Kinds that every shipped profile has."""
 BEFORE_AMPERE = {"t4", "v100-sxm-16gb", "v100-sxm-32gb", "v100-pcie-16gb", "v100-pcie-32gb"}
 SAMPLE = json.loads((Path(__file__).parent / "data/kernel_times_sample.json").read_text())["rows"]

@@ -1122,6 +1122,16 @@ def test_a_steps_share_of_the_bandwidth_by_hand():
     assert moved == pytest.approx(2 * (weights + cache), rel=0.002)
 
 
+def test_products_in_float32_are_assumed_to_reach_half_of_the_peak_of_their_units():
+    work = Work(macs=2048**3, bytes_read=2 * 4 * 2048**2, bytes_written=4 * 2048**2)
+    sizes = Gemm(1, 2048, 2048, 2048)
+    priced = kernel_seconds([Kernel("gemm", "linear", sizes, "float32", "float32", work)], H100)
+    computed = 2 * work.macs / (0.5e12 * H100.gpu.float32_tflops)
+    moved = H100.elementwise_seconds(work.bytes_moved)
+    assert priced.seconds.item() == pytest.approx(computed + moved)
+    assert priced.errors == [KindError("gemm.float32", 0.5, False, True)]
+
+
 def test_what_l2_serves_is_no_share_of_the_bandwidth():
     """6 MB stay in an L2 of 50 MB; 120 MB do not."""
     add = Kernel("elementwise", "add", Elements(10**6), "bfloat16", "bfloat16",
