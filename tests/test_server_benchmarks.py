@@ -533,12 +533,6 @@ def test_no_more_than_the_cpu_prepares_comes_by():
     assert many.tpot_seconds == pytest.approx(0.2 * bare.tpot_seconds)
 
 
-def test_offline_the_cpu_comes_first():
-    for load in predicted(kept(1.5, 1.2), is_offline=True).throughput:
-        seconds = (load.page_seconds - 0.05) / load.concurrency + 0.05
-        assert load.pages_per_second == pytest.approx(1 / seconds)
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("server", ["vllm", "sglang"])
 @pytest.mark.parametrize("requests", [16, 64])

@@ -5,20 +5,16 @@ import json
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jsonschema
 import msgspec
-import pyarrow.parquet as pq
 import pytest
 from command_line import run
 from sampling import every, sampled
-from test_server_benchmarks import kept
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
-from dsocr_analyze.archive.table_files import METADATA_KEY
-from dsocr_analyze.cli import kept_files, main
+from dsocr_analyze.cli import main
 from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
@@ -373,25 +369,7 @@ class TestKept:
             code, out, err = run(capsys, *command.split(), *more)
             assert (code, sentence in " ".join((out + err).split())) == (0, is_said)
 
-    @pytest.mark.exhaustive
-    def test_written_files_say_it(self, capsys):
-        command = ("--engine", "analytic", "--gpu", "h100", "--runtime", "serving")
-        assert run(capsys, *command, "--output", "ops", "-q")[0] == 0
-        jsonschema.validate(
-            json.loads(Path("ops/static_compute.json").read_text()), schemas()["schema.json"]
-        )
-        assert run(capsys, "sweep", "--gpu", "h100", "--output", "rows.parquet")[0] == 0
-        metadata = pq.read_schema("rows.parquet").metadata[METADATA_KEY].decode()
-        for text in (*(path.read_text() for path in Path("ops").glob("static*.*")), metadata):
-            assert SENTENCE in text
-
-    @pytest.mark.exhaustive
-    def test_rows_of_a_sweep_and_an_archive_take_longer_by_the_correction(self, capsys):
-        command = ("sweep", "--gpu", "h100,l4", "--max-new-tokens", "800")
-        [_, h100, l4], [_, h100_bare, l4_bare] = (
-            run(capsys, *command, *more)[1].splitlines() for more in ((), ("--corrections", "0"))
-        )
-        assert (l4 == l4_bare, h100 == h100_bare) == (True, False)
+    def test_an_archive_takes_longer_by_the_correction(self, capsys):
         command = "archive pages.csv --gpu h100,l4 --max-new-tokens 800"
         h100, l4 = document(capsys, command)["time"]
         bare, _ = document(capsys, f"{command} --corrections 0")["time"]
@@ -406,17 +384,9 @@ class TestKept:
         assert found["correction"]["benchmarks"] == ["bench_vllm.json"]
         assert sorted(folder.iterdir()) == before
 
-    @pytest.mark.exhaustive
-    def test_versions_are_kept_apart(self, capsys):
-        unknown = compared(capsys, result(mean_ttft_ms=170.0))["correction"]
-        assert unknown["server_version"] == "unknown"
-        compared(capsys, result(mean_ttft_ms=330.0), "--server-version 0.15.0")
-        for version, seconds in (("0.14.1", 0.165), ("0.15.0", 0.33)):
-            _, found = correction_of(capsys, f"{CONDITIONS} --server-version {version}")
-            assert found == pytest.approx([seconds, 0.0044])
+    def test_a_version_without_a_benchmark_is_refused(self, capsys):
         said = refused(capsys, "h100 --server-version 0.16")
-        assert "no benchmark of vllm 0.16 is kept for these GPUs; there are 0.14.1, 0.15.0" in said
-        assert run(capsys, "sweep", "--gpu", "h100", "--server-version", "0.16")[0] == 2
+        assert "no benchmark of vllm 0.16 is kept for these GPUs; there are 0.14.1" in said
 
     @pytest.mark.exhaustive
     def test_devices_lists_and_forgets_them(self, capsys, folder):
@@ -503,14 +473,6 @@ def test_a_folder_that_cannot_be_written(capsys, tmp_path):
     (tmp_path / "config").write_text("a file, not a folder")
     code, _, err = run(capsys, "time", "h100", "--from-benchmark", VLLM)
     assert (code, "cannot write to" in err) == (74, True)
-
-
-def test_programs_that_keep_at_the_same_time_lose_nothing(folder):
-    ids = [f"{number:04}" for number in range(80)]
-    with ThreadPoolExecutor(8) as pool:
-        each_kept = pool.map(lambda name: kept_files.keep([kept(id=name)]), ids)
-    assert len([*each_kept]) == len([*folder.iterdir()]) == 80
-    assert sorted(each.id for each in kept_files.kept_benchmarks()) == ids
 
 
 # --- modes that servers offer ---------------------------------------------------------------------

@@ -46,12 +46,11 @@ from dsocr_analyze.timing.assumptions import (
     estimated_preprocessing,
 )
 from dsocr_analyze.timing.correction import Corrections, basis_of
-from dsocr_analyze.timing.eager import eager_pass, eager_step, finish_times, launched
+from dsocr_analyze.timing.eager import eager_pass, eager_step, launched
 from dsocr_analyze.timing.kernel_seconds import (
     HOST_ERROR,
     UNQUANTIZED,
     Duration,
-    KernelSeconds,
     KindError,
     kernel_seconds,
     mean_step,
@@ -70,7 +69,7 @@ from dsocr_analyze.timing.serving import (
     running_counts,
     stretch_times,
 )
-from dsocr_analyze.workload import LARGEST_COUNT, ViewBatch
+from dsocr_analyze.workload import LARGEST_COUNT
 
 # === durations ===
 
@@ -80,7 +79,6 @@ WHOLE = {"kinds": {GEMM: 6.0, MOVE: 2.0}, "memory": 3.0, "launches": 1.5, "host"
          "nbytes": 40.0, "least_compute": 4.0, "least_memory": 3.0}  # fmt: skip
 TEN = Duration(**WHOLE)
 SECONDS = st.floats(0, 10, allow_nan=False)
-PAIRS = st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=60)
 
 
 @pytest.mark.parametrize(
@@ -138,15 +136,6 @@ def summed(path, rows=8, dtype="int64"):
                   Work(vector_flops=4 * rows, bytes_read=8), 1, path)  # fmt: skip
 
 
-def test_a_duration_of_kernels_counts_their_calls():
-    priced = KernelSeconds(
-        [product("a", calls=3), summed("b")], np.array([2.0, 1.0]), np.array([True, False]),
-        [GEMM, MOVE], np.array([160.0, 48.0]), np.array([0.75, 0.0]), np.array([1.5, 0.5]),
-    )  # fmt: skip
-    found = priced.duration(launches=0.5, host=0.25)
-    assert found == Duration({GEMM: 6.0, MOVE: 1.0}, 6.0, 0.5, 0.25, 160 * 3 + 48, 2.25, 5.0)
-
-
 @pytest.mark.parametrize(
     ("first", "last", "seconds", "mean"),
     [
@@ -165,55 +154,18 @@ def test_the_mean_of_steps(first, last, seconds, mean):
 
 
 @pytest.mark.parametrize(
-    ("issued", "device", "ends"),
-    [
-        # The second waits for the first, the third for the host, the fourth for the third.
-        ([1, 2, 10, 11], [4, 3, 2, 5], [5, 8, 12, 17]),
-        ([1, 2, 3], [5, 5, 5], [6, 11, 16]),
-        ([10, 20, 30], [1, 2, 3], [11, 22, 33]),
-    ],
-)
-def test_a_kernel_starts_when_it_is_issued_and_the_one_before_has_ended(issued, device, ends):
-    assert finish_times(np.array(issued, float), np.array(device, float)).tolist() == ends
-
-
-@pytest.mark.exhaustive
-@given(PAIRS, SECONDS)
-def test_ends_are_those_of_a_loop_over_the_kernels(kernels, busy_until):
-    """A GPU that is busy at first delays only the first kernel."""
-    gaps, device = map(np.array, zip(*kernels, strict=True))
-    issued = np.cumsum(gaps)
-    issued[0] = max(issued[0], busy_until)
-    ends = itertools.accumulate(
-        zip(issued, device, strict=True),
-        lambda end, kernel: max(end, kernel[0]) + kernel[1],
-        initial=0.0,
-    )
-    assert finish_times(issued, device) == pytest.approx([*ends][1:], abs=1e-9)
-
-
-@pytest.mark.parametrize(
     ("stretches", "seconds"),
     [
         # Issued at 1 and 1 + 9; the first ends at 5, the second would at 5 + 3 but for the host.
         ([(5, 1), (3, 9)], [5, 5]),
         # The other way round: the first ends when it is issued, the second computes after that.
         ([(3, 9), (5, 1)], [9, 5]),
+        # The third is issued while the second computes, and waits for it.
+        ([(1, 3), (6, 1), (2, 4)], [3, 6, 2]),
     ],
 )
 def test_the_host_runs_ahead_while_the_gpu_computes(stretches, seconds):
     assert list(stretch_times(stretches)) == seconds
-
-
-@settings(max_examples=40)
-@given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=8))
-def test_a_stretch_is_the_limit_of_ever_more_kernels_that_are_issued_evenly(parts):
-    count, longest = 500, max(map(max, parts))
-    device, host = (np.repeat(np.array(each) / count, count) for each in zip(*parts, strict=True))
-    found = finish_times(np.cumsum(host), device)[count - 1 :: count]
-    taken = list(stretch_times(parts))
-    assert found == pytest.approx(np.cumsum(taken), abs=2 * longest / count + 1e-9)
-    assert all(each >= part[0] - 1e-9 for part, each in zip(parts, taken, strict=True))
 
 
 # === the eager runtime ===
@@ -454,55 +406,9 @@ def test_bytes_of_a_fused_norm_and_of_attention_by_hand():
     assert (write.bytes_read, write.bytes_written) == (5 * 64 * 2 + 5 * 8, 5 * 64 // 2)
 
 
-def taken(kernels, shape, index):
-    """Kernels of arrays as those of one of their elements."""
-
-    def every(values):
-        return type(values)(*(int(np.broadcast_to(each, shape)[index]) for each in values))
-
-    return tuple(
-        kernel._replace(dimensions=every(kernel.dimensions), work=every(kernel.work))
-        for kernel in kernels
-    )
-
-
 def served_model(name="h100-sxm", precision=NATIVE, **changes):
     server = dataclasses.replace(SERVERS["vllm"], **changes)
     return ServedModel(model_of(REFERENCE, device(name)), server, precision)
-
-
-THREE = [1, 2, 64], [900, 100, 5000], [90, 50, 4000]
-
-
-@pytest.mark.parametrize(
-    ("kernels_of", "sizes"),
-    [
-        (lambda B, K: SERVED.step(B, K, SMALL, BFLOAT16, 8), THREE[:2]),
-        (lambda B, K: SERVED.step(B, K, SMALL, BFLOAT16, 4), ([[1, 2, 64]], [[900], [5000]])),
-        (lambda T, visual: SERVED.prompt(T, T, visual, SMALL, BFLOAT16, 16), THREE[1:]),
-    ],
-    ids=["steps", "steps that broadcast", "prompts"],
-)
-def test_kernels_of_arrays_are_those_of_each(kernels_of, sizes):
-    arrays = [*map(np.array, sizes)]
-    together, every = kernels_of(*arrays), np.broadcast_arrays(*arrays)
-    for index in np.ndindex(every[0].shape):
-        alone = kernels_of(*(int(each[index]) for each in every))
-        assert taken(together, every[0].shape, index) == alone
-
-
-def test_seconds_of_arrays_are_those_of_each():
-    model, views = served_model(chunk_tokens=512), (ViewBatch(6, 640), ViewBatch(1, 1024))
-    first, second = np.array([1, 500, 64]), np.array([100, 490, 4000])
-    together, *alone = (
-        {"step": model.step(B, K), **model.prefill(views, 9 * K, K)}
-        for B, K in ((first, second), *zip(first.tolist(), second.tolist(), strict=True))
-    )
-    for index, spans in enumerate(alone):
-        for name, span in spans.items():
-            one = together[name].mapped(lambda each, at=index: each[at] if np.ndim(each) else each)
-            assert one.bound == span.bound
-            assert [one.seconds, *one[3:-1]] == pytest.approx([span.seconds, *span[3:-1]])
 
 
 def test_the_host_works_between_steps_or_beside_them():
@@ -538,24 +444,6 @@ def test_what_is_not_served_is_named_with_a_way_out(changes, named):
     dimensions = dimensions_of(small_directory(**changes))
     with pytest.raises(ConfigError, match=f"{named}.*runtime eager"):
         ServedModel(model_of(dimensions), SERVERS["vllm"])
-
-
-def test_the_cache_and_quantized_weights_by_hand():
-    """A token: 12 layers x keys and values x 10 heads x 128 elements.
-
-    Quantized are all weights but vision, embedding, head, norms and routers, with a scale of 16
-    bits per 128: attention 12 x 4 x 1280^2, the dense layer 3 x 1280 x 6848, of each of eleven
-    others 66 experts' worth of 3 x 1280 x 896.
-    """
-    quantized = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * 66 * 3 * 1280 * 896
-    assert SERVED.quantizable_params(REFERENCE) == quantized == 2_602_844_160
-    rest = 2 * (3_336_106_240 - quantized) + 2 * quantized // 128
-    for name, cache, weights in (
-        (None, 2, 6_672_212_480), ("float8", 1, rest + quantized), ("int8", 1, rest + quantized),
-        ("int4", 0.5, rest + quantized // 2),
-    ):  # fmt: skip
-        model = served_model(precision=Precision(name, name))
-        assert (model.page_bytes(1, 1), model.weights_bytes) == (12 * 2 * 1280 * cache, weights)
 
 
 def test_bytes_of_a_step_by_hand():
@@ -699,23 +587,7 @@ def test_throughput_is_that_of_a_simulation(spread, draws, median, ninety, worst
     assert (found < [median, ninety, worst]).all(), found
 
 
-def test_the_simulator_alone_is_right_by_hand():
-    """Two clients in step: passes 3 and 3 + 1, then 4 steps of 2, one sequence a token ahead.
-
-    The first sequence has 5 tokens to go, of which the second page's pass gives one.
-    """
-    two = LoopTimes(0.0, 1, 3.0, 1, 5.0, np.arange(3), np.arange(3.0), np.array([0.0, 1.0, 1.0]))
-    assert simulated(2, two, 1) == [3 + (3 + 1) + 4 * 2]
-
-
 # --- limits and laws ------------------------------------------------------------------------------
-
-
-def test_where_the_cpu_feeds_few_pages_hardly_a_sequence_runs():
-    """A page in 100 s at most, whose 2 tokens take milliseconds."""
-    for clients in (512, 4096):
-        times = constant_times(clients, prepare=100.0, steps=1.0)
-        assert steady(clients, times).pages_per_second == pytest.approx(0.01, rel=1e-3)
 
 
 def test_a_kink_of_the_steps_is_not_jumped_over_by_clients_that_the_cpu_cannot_feed():
@@ -740,6 +612,8 @@ def test_a_kink_of_the_steps_is_not_jumped_over_by_clients_that_the_cpu_cannot_f
         # With a worker for every client no page waits for one.
         *((each, constant_times(each, prepare=50.0, workers=4, prefill=1e-6, steps=0.0), each / 50,
            1e-6) for each in (1, 2, 3, 4)),
+        # A page in 100 s at most, whose 2 tokens take milliseconds: hardly a sequence runs.
+        (4096, constant_times(4096, prepare=100.0, steps=1.0), 0.01, 1e-3),
         # Pages of one token come at the rate of prefill passes.
         *((each, constant_times(each, prefill=0.5, steps=0.0), 2, 1e-6)
           for each in (1, 2, 3, 4, 16)),
@@ -755,15 +629,6 @@ def test_what_is_slow_alone_gives_the_rate(clients, times, rate, within):
         waits = clients > times.workers
         assert (point.first_token > 10 * times.prepare / times.workers) == waits
         assert waits or point.first_token == pytest.approx(times.prepare + times.prefill)
-
-
-@pytest.mark.exhaustive
-@given(any_times(1))
-def test_one_client_takes_every_part_alone(times):
-    decode = times.steps * times.step[1]
-    alone = times.prepare + times.prefill + decode
-    parts = [1 / alone, times.prepare + times.prefill, decode, 1]
-    assert steady(1, times)[:4] == pytest.approx(parts, rel=1e-12, abs=1e-12 * alone)
 
 
 @pytest.mark.exhaustive
@@ -923,19 +788,6 @@ def test_preprocessing_is_taken_as_given(runtime):
     [load] = loads(assumed(runtime, prepare=60.0, workers=2), 64)
     rate, band = load.pages_per_second, load.pages_per_second_band
     assert (load.bound, band.low, band.high, rate <= 2 / 60) == ("host", rate, rate, True)
-
-
-def test_the_cpu_bounds_what_waits_for_it():
-    """A worker prepares 15.5 pages a second; B200 could do more with that many in flight.
-
-    The GPU is never idle, since it decodes whatever runs, but pages wait for the CPU alone.
-    """
-    given = {"dimensions": REFERENCE, "timed": device("b200"), "page": A4}
-    one, many = loads(assumed(tokens=1024, prepare=0.0645), 1, 128, **given)
-    [free] = loads(assumed(tokens=1024, prepare=0.0), 128, **given)
-    assert (one.bound, many.bound, free.bound) == ("memory", "host", "memory")
-    assert many.pages_per_second == pytest.approx(1 / 0.0645)
-    assert (many.ttft_seconds > 5, free.pages_per_second > 1.3 / 0.0645) == (True, True)
 
 
 def test_a_gpu_as_fast_as_its_cpu_leaves_the_rate_uncertain_downwards():
@@ -1158,12 +1010,6 @@ def test_a_server_measured_beyond_the_peak_is_at_it():
 
 
 # === hosts, and what is said ===
-
-
-def test_an_eager_host_of_other_figures_is_eager_still():
-    faster = predicted(assumed(host=dataclasses.replace(EAGER, launch_us=4.0)))
-    assert (faster.runtime, faster.assumptions.host) == ("eager", "eager")
-    assert faster.page_seconds < predicted(assumed("eager")).page_seconds
 
 
 VALUES = 3 * (6 * 640**2 + 1024**2)
@@ -1404,20 +1250,6 @@ def test_the_longest_of_a_batch_is_that_of_all_batches_there_are(pages, batch):
     assert found == pytest.approx(float(longest), rel=1e-12)
 
 
-@settings(max_examples=30)
-@given(
-    st.integers(2, LARGEST_COUNT).flatmap(
-        lambda limit: st.tuples(st.floats(1, limit - 1), st.just(limit))
-    ),
-    st.floats(0, 1, exclude_max=True),
-)
-def test_the_mean_over_all_pages_weighs_the_limit_with_its_share(mean_and_limit, share):
-    mean, limit = mean_and_limit
-    lengths = OutputLengths.mean_and_limit(mean, limit, share)
-    assert lengths.mean == pytest.approx(share * limit + (1 - share) * mean, rel=1e-9)
-    assert math.fsum(lengths.shares) == pytest.approx(1, abs=1e-12)
-
-
 @pytest.mark.parametrize(
     ("mean", "limit", "share", "message"),
     [
@@ -1467,7 +1299,8 @@ READ = [
 ]  # fmt: skip
 
 
-def test_a_file_has_the_column_new_tokens_or_a_single_one(tmp_path):
+def test_a_file_has_the_column_new_tokens_or_a_single_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("dsocr_analyze.row_files._BATCH_ROWS", 3)  # parts add up
     for name, content, expected in READ:
         assert read_lengths(written(tmp_path / name, content)) == expected, content
 
@@ -1492,23 +1325,6 @@ def test_columns_that_are_not_read_are_named(capsys, tmp_path, name, content, is
     for command in (("time", "l4"), ("archive", pages, "--gpu", "l4")) if is_named else ():
         code, _, err = run(capsys, *command, "--new-tokens-from", path, "--strict")
         assert (code, f"warning: {said}\n" in err) == (3, True)
-
-
-def test_a_file_is_read_in_parts_that_add_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.row_files._BLOCK_BYTES", 1000)
-    monkeypatch.setattr("dsocr_analyze.row_files._BATCH_ROWS", 300)
-    tokens = np.random.default_rng(3).integers(1, 1500, 5000)
-    lines = "".join(f"{each}\n" for each in ("new_tokens", *tokens))
-    from_csv, from_parquet = (
-        read_lengths(written(tmp_path / name, content))
-        for name, content in (("lengths.csv", lines.encode()),
-                              ("lengths.parquet", pa.table({"new_tokens": tokens})))
-    )  # fmt: skip
-    assert from_csv == from_parquet == OutputLengths.of_counts(Counter(tokens.tolist()))
-    monkeypatch.setattr("dsocr_analyze.row_files._BLOCK_BYTES", 8)
-    bad = written(tmp_path / "bad.csv", b"new_tokens\n" + b"7\n" * 50 + b"seven\n")
-    with pytest.raises(WorkloadError, match=r"row 51 of .*'seven'"):
-        read_lengths(bad)
 
 
 REFUSED = [

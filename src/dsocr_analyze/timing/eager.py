@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from dsocr_analyze.hardware.kernel_times import Floats
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import Kernel, Rows
 from dsocr_analyze.timing.kernel_seconds import (
@@ -67,15 +66,6 @@ def _is_waited_for(kernel: Kernel) -> bool:
     return is_whole or kernel.dtype == "int64"
 
 
-def finish_times(issued: Floats, device: Floats) -> Floats:
-    """When each kernel ends, `[n]`: `end_i = max(end_(i-1), issued_i) + device_i`.
-
-    Times of issue ascend; `device` are the kernels' seconds.
-    """
-    done: Floats = np.cumsum(device)
-    return np.asarray(done + np.maximum.accumulate(issued - (done - device)))
-
-
 def _run(
     stages: Iterable[Sequence[Kernel]],
     device: Device,
@@ -99,7 +89,9 @@ def _run(
             issued = issued_until + launch * np.arange(1, len(some) + 1, dtype=np.float64)
             issued_until = float(issued[-1])
             issued[0] = max(issued[0], ended)
-            ended, first = float(finish_times(issued, some)[-1]), number
+            # A kernel starts when it is issued and the one before has ended.
+            done = np.cumsum(some)
+            ended, first = float(done[-1] + np.max(issued - (done - some))), number
             if is_waited_for:
                 synchronized = kernel.calls * host.sync_us * _US
                 issued_until = ended + synchronized
