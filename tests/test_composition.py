@@ -6,7 +6,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,14 +25,12 @@ from sampling import every, first, named, sampled
 
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, plan_workload
-from dsocr_analyze.architectures.ocr_family.totals import affine
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.hardware import device
 from dsocr_analyze.kernels import Work, total_work, work_by
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
-from dsocr_analyze.tape.polynomial import Polynomial, Symbol
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import ServedModel, TimedModel
 from dsocr_analyze.trace.passes import trace_passes
@@ -229,7 +226,7 @@ def test_neither_torch_nor_numpy_is_imported_before_arrays_ask_for_it():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# --- many pages at once, by passes on symbols: equal to one at a time, exact or refused, and quick
+# --- many pages at once, by passes on symbols: equal to one at a time, exact or refused
 
 page_totals = DEFAULT.forms.page_totals
 DTYPES = ("bfloat16", "float16", "float32")
@@ -392,17 +389,6 @@ def test_integers_for_all_pages_and_for_one():
     assert len(none.batch.macs) == 0
 
 
-def test_the_blank_patch_is_as_large_as_the_base_size_and_fp32():
-    """Three channels summed to one number; a page that is cut has no blank patch."""
-    sizes, columns = np.array([640, 64, 640, 64]), np.array([1, 1, 2, 2])
-    prefill = page_totals(
-        DIMENSIONS, base_size=sizes, whole_resolution=640, columns=columns, text_tokens=10
-    ).prefill
-    pixels = 3 * (640**2 - 64**2)
-    differences = [np.diff(count)[[0, 2]].tolist() for count in prefill]
-    assert differences == [[0, 0], [-pixels, 0], [0, 0], [-4 * pixels, 0], [0, 0]]
-
-
 @pytest.mark.exhaustive
 def test_pages_beyond_the_cache_are_cut_into_chunks():
     """So many distinct lengths that they are evaluated directly, chunk by chunk."""
@@ -410,16 +396,6 @@ def test_pages_beyond_the_cache_are_cut_into_chunks():
     totals = page_totals(DIMENSIONS, base_size=512, whole_resolution=512, text_tokens=lengths)
     for index in (0, (1 << 16) - 1, 1 << 16, 139_999):
         assert_total(totals, index, alone(512, text_tokens=index + 1), DIMENSIONS)
-
-
-def test_a_size_derived_from_the_cache_is_not_affine_in_it():
-    K, T = Polynomial.size("K"), Polynomial.size("T")
-    assert affine(3 * K * T + 2 * T + 5, "K") == (2 * T + 5, 3 * T)
-    root = Polynomial({(Symbol("root", 1, None, None, (K + 1,)),): 1})
-    for size in (K * K, root, root * K, T * root):
-        with pytest.raises(ArithmeticError, match="not affine in K"):
-            affine(size, "K")
-    assert affine(root, "T") == (root, 0)
 
 
 # --- exact
@@ -534,38 +510,6 @@ def test_lengths_without_a_closed_form_are_refused(dimensions, fits, beyond, say
         assert_totals(pages(beyond), dimensions)
     with pytest.raises(ConfigError, match=says):
         DEFAULT.forms.compose(dimensions, pages(beyond)[0], BFLOAT16, False)
-
-
-# --- quick
-
-
-@pytest.mark.benchmark
-def test_a_million_workloads_a_second():
-    rng = np.random.default_rng(0)
-    n, batch = 1 << 20, 1 << 16
-    modes = np.array([(512, 640, 0), (640, 640, 0), (1024, 640, 1), (1280, 1024, 1)])
-    mode = modes[rng.integers(0, 4, n)]
-    cut = mode[:, 2] == 1
-    pages = {
-        "base_size": mode[:, 0],
-        "whole_resolution": mode[:, 0],
-        "local_resolution": mode[:, 1],
-        "columns": np.where(cut, rng.integers(1, 4, n), 1),
-        "rows": np.where(cut, rng.integers(1, 4, n), 1),
-        "text_tokens": rng.integers(1, 4000, n),
-        "batch_size": rng.integers(1, 64, n),
-        "max_new_tokens": rng.integers(1, 2000, n),
-    }
-
-    def run():
-        for start in range(0, n, batch):
-            rows = {name: values[start : start + batch] for name, values in pages.items()}
-            page_totals(DIMENSIONS, **rows)
-
-    run()
-    began = time.perf_counter()
-    run()
-    assert n / (time.perf_counter() - began) >= 1_000_000
 
 
 # --- the relatives: both engines against records, and against each other -------------------------

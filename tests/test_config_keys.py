@@ -35,12 +35,10 @@ from dsocr_analyze.architectures.deepseek_ocr import (
     ClipModelDimensions,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import (
-    PROJECTOR_TYPES,
     DecoderDimensions,
     ProjectorDimensions,
     SamDimensions,
 )
-from dsocr_analyze.archive.setting import CountedModel
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError
 from dsocr_analyze.escaping import shown
 from dsocr_analyze.model.directory import ModelDirectory
@@ -636,35 +634,6 @@ def test_the_published_code_has_one_projector_of_one_width():
         of_published_code({**PUBLISHED.config, "hidden_size": 640})
 
 
-# --- two at once -------------------------------------------------------------------------------
-
-CHANGES = st.sampled_from([*OF_DEFAULT, *BESIDES[DEFAULT.name]]).flatmap(
-    lambda path: st.tuples(st.just(path), st.sampled_from(values_of(DEFAULT.name, path)))
-)
-
-
-@pytest.mark.exhaustive
-@settings(deadline=None, max_examples=60)
-@given(changes=st.lists(CHANGES, min_size=2, max_size=2, unique_by=lambda each: each[0]))
-def test_of_two_changed_keys_neither_is_silent(changes):
-    config = PUBLISHED.config
-    for path, value in changes:
-        config = changed(config, path, value)
-    assume(config["model_type"] is not None)
-    found, rules = outcome(config), {path: rule_of(path, config) for path, _ in changes}
-    if found.refusal is not None:
-        assert any(path[-1] in found.refusal for path in rules)
-        return
-    for path, rule in rules.items():
-        assert rule == USED or isinstance(rule, Harmless | Unread | Fixed)
-        if isinstance(rule, Unread) and at(config, path) != at(config, rule.of):
-            assert any(f"{dotted(path)} is " in warning for warning in found.warnings)
-    assert (found.figures != BASE.figures) == any(
-        rule == USED and (path, at(config, path)) not in SAME_MEANING
-        for path, rule in rules.items()
-    )
-
-
 # --- what commands say of a config's keys, and whose code reads them: reference, published, other
 
 SMALL = ("--page", "600x500", "--crop-mode", "0", "--base-size", "256", "--image-size", "256", "-q")
@@ -858,11 +827,6 @@ def test_without_files_to_build_from_it_is_other_code(tmp_path):
     directory = ModelDirectory.read(tmp_path)
     assert directory.code == "other"
     assert directory.dimensions() == PUBLISHED.dimensions()
-
-
-def test_a_model_of_a_table_carries_the_warnings_of_its_config():
-    directory = PUBLISHED.with_config({**PUBLISHED.config, **TYPO})
-    assert CountedModel.from_directory(directory).warnings == (UNKNOWN,)
 
 
 # --- the published files -----------------------------------------------------------------------
@@ -1112,15 +1076,6 @@ def of_projector(**changes):
     return {f"{PROJECTOR}.{key}": value for key, value in changes.items()}
 
 
-@pytest.mark.parametrize("kind", PROJECTOR_TYPES)
-def test_every_projector_is_read(kind):
-    pair = [1024, 1024] if kind == PAIR else 2048
-    changes = of_projector(projector_type=kind, input_dim=pair, downsample_ratio=2, depth=3)
-    projector = ProjectorDimensions.from_config(with_all(PUBLISHED.config, changes))
-    found = projector.projector_type, projector.depth, projector.input_channels
-    assert (*found, projector.downsample_ratio) == (kind, 3, 2048, 1 + ("downsample" in kind))
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -1144,22 +1099,6 @@ def test_every_projector_is_read(kind):
 def test_the_projector_of_a_whole_model(changes, expected):
     projector = ClipModelDimensions.from_config(with_all(PUBLISHED.config, changes)).projector
     assert {name: getattr(projector, name) for name in expected} == expected
-
-
-@given(
-    st.fixed_dictionaries(
-        {
-            "num_hidden_layers": st.integers(1, 40),
-            "first_k_dense_replace": st.integers(0, 50),
-            "moe_layer_freq": st.integers(1, 50),
-        }
-    )
-)
-def test_layers_of_experts_follow_the_vendors_rule(keys):
-    decoder = DecoderDimensions.from_config({**PUBLISHED.config, **keys})
-    first, every = keys["first_k_dense_replace"], keys["moe_layer_freq"]
-    layers = [index for index in range(decoder.layers) if index >= first and not index % every]
-    assert decoder.moe_layers == len(layers)
 
 
 def refusal(config, name=DEFAULT.name) -> str:

@@ -105,15 +105,6 @@ def test_decomposed_positions_equal_loops_over_every_pair(lengths):
     torch.testing.assert_close(bias.flatten(2), torch.tensor(expected), **CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("queries", "keys", "expected"),
-    [(2, 4, [[3, 2, 1, 0], [5, 4, 3, 2]]), (4, 2, [[2, 0], [3, 1], [4, 2], [5, 3]])],
-)
-def test_relative_positions_scale_to_the_longer_axis(queries, keys, expected):
-    found = deepencoder.get_rel_pos(queries, keys, torch.arange(7.0)[:, None])
-    assert found[..., 0].tolist() == expected
-
-
 @pytest.mark.parametrize("rel_pos", [False, True])
 def test_grid_attention_equals_softmax_of_scaled_products_plus_bias(rel_pos):
     attention = randomised(

@@ -15,7 +15,7 @@ import pytest
 import torch
 from alive_tensors import Alive
 from sampling import every, sampled
-from test_golden import flops_by_stage, repeats_of
+from test_golden import repeats_of
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 from vendor_checkout import VENDOR_UNLIMITED, assert_same_passes, digests, needs_vendor_unlimited
@@ -32,7 +32,6 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.loading import building, import_file, importable, load_model
 from dsocr_analyze.trace.passes import trace_passes
-from dsocr_analyze.trace.summary import ledger_of
 
 META, CPU = torch.device("meta"), torch.device("cpu")
 REFERENCE = UNLIMITED_OCR.reference
@@ -361,25 +360,6 @@ def test_a_step_over_a_made_cache_is_that_step_of_the_generation(window, batch):
 
 
 @pytest.mark.exhaustive
-def test_a_step_writes_in_place_from_the_window_on():
-    model = load(REFERENCE, WINDOW, config=WHOLE)
-    steps = traced(model, PAGE, step_numbers=(0, WINDOW - 1, WINDOW, 1000)).decode_steps
-    slot_bytes = 10 * 128 * 2
-    for trace, in_place in zip(steps, (False, False, True, True), strict=True):
-        moved = {"copy": [], "cat": []}
-        for kernel in trace.kernels:
-            if kernel.path.endswith("self_attn") and kernel.operator in moved:
-                moved[kernel.operator].append((kernel.work.bytes_read, kernel.work.bytes_written))
-        appended = [written for _, written in moved["cat"] if written > slot_bytes]
-        # key and value in two layers
-        assert (len(moved["copy"]), len(appended)) == ((4, 0) if in_place else (0, 4))
-        assert set(moved["copy"]) <= {(slot_bytes, slot_bytes)}
-        assert ledger_of(trace).unknown == {}
-    *_, first, late = steps
-    assert (first.kernels, first.peak) == (late.kernels, late.peak)
-
-
-@pytest.mark.exhaustive
 def test_declared_repetition_changes_nothing():
     model, steps = load(REFERENCE, WINDOW), (0, WINDOW - 1, WINDOW, WINDOW + 1, 100)
     alike = repeats_of(load(DEFAULT.reference, None))
@@ -466,33 +446,6 @@ def test_the_outside_witness_counts_what_was_recorded(path, golden):
             assert step.keys == row["keys_attended"]
             held = sum(part.numel() * part.element_size() for pair in after for part in pair)
             assert held == row["kv_cache_bytes_bf16"] == BYTES_A_TOKEN * step.keys
-
-
-def step_flops(step, path):
-    """Matrix FLOPs of the modules whose path starts so."""
-    return sum(kernel.total.matrix_flops for kernel in step.kernels if kernel.path.startswith(path))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['grid']}-{g['pages']}")
-@pytest.mark.parametrize("path", DIRECTORIES)
-def test_the_trace_counts_what_was_recorded(path, golden):
-    page = workload_of(golden)
-    assert page.seq_len == golden["seq_len"]
-    for window, rows in recorded(golden):
-        model = load(path, window)
-        forms, numbers = UNLIMITED_OCR.forms, [row["step"] - 1 for row in rows]
-        # Which changes nothing: a test above says so. Of other code nothing is declared.
-        alike = forms.repeats(forms.dimensions(model.directory.config))
-        traces = traced(
-            model, page, step_numbers=numbers, repeats=alike if path == REFERENCE else None
-        )
-        assert flops_by_stage(traces) == golden["matrix_flops"]
-        assert traces.kv_cache_bytes == BYTES_A_TOKEN * page.seq_len
-        assert ledger_of(traces.prefill, *traces.decode_steps).unknown == {}
-        for step, row in zip(traces.decode_steps, rows, strict=True):
-            assert step_flops(step, "") == row["total"]
-            assert step_flops(step, "lm_head") == row["lm_head"]
 
 
 # ------------------------------------------------------------- beside the vendor's files: logits
