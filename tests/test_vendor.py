@@ -1,4 +1,4 @@
-"""DeepSeek-OCR's reference, and pages and signatures of all, beside the vendors' own files.
+"""The references, their pages and their signatures beside the vendors' own files.
 
 `pytest -m vendor` runs these tests, on the files of DSOCR_VENDOR_DIR, DSOCR_VENDOR_DIR_OCR2 and
 DSOCR_VENDOR_DIR_UNLIMITED; they stay untouched.
@@ -15,7 +15,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-import test_golden
 import torch
 from alive_tensors import Alive
 from test_golden import (
@@ -48,6 +47,8 @@ from dsocr_analyze.architectures.deepseek_ocr.reference import (
     modeling_deepseekocr,
     modeling_deepseekv2,
 )
+from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
+from dsocr_analyze.architectures.ocr_family.passes import page_with
 from dsocr_analyze.documents.library import Library, ModulePage
 from dsocr_analyze.documents.markdown import Sources, page_file, rows_of
 from dsocr_analyze.documents.model import DocumentedModel
@@ -59,20 +60,36 @@ from dsocr_analyze.workload import PageWorkload
 # The pages' models change signatures of the vendor's classes, so their tests come last.
 pytestmark = pytest.mark.vendor
 
-# --- the recorded workloads on the vendor's own files, and the reference beside them
+OCR, OCR2, UNLIMITED = ARCHITECTURES
+CHECKOUTS = {
+    OCR: (VENDOR, needs_vendor),
+    OCR2: (VENDOR_OCR2, needs_vendor_ocr2),
+    UNLIMITED: (VENDOR_UNLIMITED, needs_vendor_unlimited),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _untouched():
+    before = [digests(path) for path, _ in CHECKOUTS.values()]
+    yield
+    assert [digests(path) for path, _ in CHECKOUTS.values()] == before
+
+
+def runs_of(counts):
+    """So many numbered runs of each architecture."""
+    return [
+        pytest.param(name, seed, marks=CHECKOUTS[name][1], id=f"{name}-{seed}")
+        for name, count in counts.items()
+        for seed in range(count)
+    ]
+
+
+# --- the recorded workloads on DeepSeek-OCR's own files, and what is declared of them
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["eager", "flash"])
 def whole(request):
-    before = digests(VENDOR)
-    yield loading.load_model(
-        ModelDirectory.read(VENDOR),
-        device=torch.device("meta"),
-        dtype=torch.bfloat16,
-        flash_attention=request.param,
-        trust_remote_code=True,
-    )
-    assert digests(VENDOR) == before
+    return load(OCR, vendor=True, flash=request.param)
 
 
 @needs_vendor
@@ -84,16 +101,6 @@ def test_every_stage_counts_what_was_recorded(whole, golden):
 
 
 @needs_vendor
-def test_the_reference_runs_the_same_operators(whole):
-    """By module and cost, in whatever order, and has the same parameters."""
-    ours = test_golden.reference(flash_attention=whole.attention == "flash_attention_2")
-    theirs, own = (traced(model, DEFAULT.plan(page=(1191, 1684))) for model in (whole, ours))
-    assert_same_passes(own, theirs)
-    shapes = [{n: p.shape for n, p in each.module.named_parameters()} for each in (whole, ours)]
-    assert shapes[0] == shapes[1]
-
-
-@needs_vendor
 def test_its_code_is_the_published_one_whose_declared_repetition_changes_nothing(whole):
     assert whole.directory.runs_code(DEFAULT.published_code)
     workload = DEFAULT.plan(page=(1000, 700))
@@ -101,26 +108,55 @@ def test_its_code_is_the_published_one_whose_declared_repetition_changes_nothing
     assert repeated == traced(whole, workload, step_numbers=range(2))
 
 
-# --- the reference holds what a vendor checkout's own code holds, tensor by tensor ---------------
+# --- a reference holds what a vendor checkout's own code holds, tensor by tensor ------------------
 
 META = torch.device("meta")
 
-WIDTH = 1280  # the vendor hard-codes the vision side and its width
-RUNS = range(28)
+WIDTH = 1280  # the vendors hard-code the vision side and its width
+
+VIEWS = {
+    OCR: ([(256, 192), (512, 320), (640, 640), (1024, 640)], [(1, 1), (1, 1), (2, 1), (2, 3)]),
+    OCR2: ([(1024, 768), (1000, 783)], [(1, 1), (2, 1)]),
+    UNLIMITED: ([(192, 128), (256, 64)], [(1, 1), (1, 1), (3, 4), (16, 2), (1, 32)]),
+}
+"""Sides of global and local views, and grids."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A small decoder and a workload."""
+    """A small decoder behind the vision side as published, and a workload."""
 
+    architecture: FamilyMember
     config: dict[str, Any]
-    page: dict[str, Any]
+    workload: PageWorkload
     dtype: torch.dtype
     flash: bool
+    window: int | None
+
+    def load(self, *, vendor: bool) -> loading.LoadedModel:
+        """The model of the vendor's code, or of the reference."""
+        options = {"dtype": self.dtype, "flash": self.flash, "window": self.window}
+        return load(self.architecture.name, vendor=vendor, config=self.config, **options)
 
 
-def drawn(seed: int) -> Run:
-    draw = random.Random(seed)
+def load(
+    name, *, vendor, config=None, dtype=torch.bfloat16, flash=False, window=None
+) -> loading.LoadedModel:
+    """A model on `meta`; `config` replaces keys of the directory's."""
+    directory = ModelDirectory.read(CHECKOUTS[name][0] if vendor else ARCHITECTURES[name].reference)
+    return loading.load_model(
+        dataclasses.replace(directory, config={**directory.config, **(config or {})}),
+        device=META,
+        dtype=dtype,
+        flash_attention=flash,
+        sliding_window=window,
+        trust_remote_code=True,
+    )
+
+
+def drawn(name: str, seed: int, **page) -> Run:
+    """A run at random; Unlimited-OCR has eager plain attention, whose window it draws."""
+    draw, has_window = random.Random(seed), name == UNLIMITED
     heads = draw.choice([2, 5, 10])
     config: dict[str, Any] = {
         "hidden_size": WIDTH,
@@ -140,7 +176,7 @@ def drawn(seed: int) -> Run:
         "scoring_func": draw.choice(["softmax", "sigmoid"]),
         "n_group": 2,
         "topk_group": 2,
-        "use_mla": seed % 2 == 1,
+        "use_mla": seed % 2 == 1 and not has_window,
         "max_position_embeddings": draw.choice([16, 8192]),
         "rope_scaling": None,
     }
@@ -157,91 +193,95 @@ def drawn(seed: int) -> Run:
     kind = draw.choice(kinds)
     if kind:
         config["rope_scaling"] = {"type": kind, "factor": 2.0, "mscale_all_dim": 0.5}
-    base, small = draw.choice([(256, 192), (512, 320), (640, 640), (1024, 640)])
-    page = {
-        "page": (draw.randint(100, 2500), draw.randint(100, 2500)),
-        "base_size": base,
-        "image_size": small,
-        "crop_mode": draw.random() < 0.5,
-        "text_tokens": draw.choice([1, 10, 150, 2000]),
-        "batch_size": draw.randint(1, 3),
-    }
-    return Run(config, page, draw.choice([torch.bfloat16, torch.float32]), draw.random() < 0.4)
-
-
-def load(run: Run, *, vendor: bool) -> loading.LoadedModel:
-    directory = ModelDirectory.read(VENDOR if vendor else DEFAULT.reference)
-    return loading.load_model(
-        dataclasses.replace(directory, config={**directory.config, **run.config}),
-        device=META,
-        dtype=run.dtype,
-        flash_attention=run.flash,
-        trust_remote_code=True,
+    return Run(
+        ARCHITECTURES[name],
+        config,
+        dataclasses.replace(page_of(draw, ARCHITECTURES[name]), **page),
+        draw.choice([torch.bfloat16, torch.float32]),
+        flash=draw.random() < 0.4 and not has_window,
+        window=draw.choice([None, 1, 3, 128]) if has_window else None,
     )
 
 
-@needs_vendor
-@pytest.mark.parametrize("seed", RUNS)
-def test_drawn_models_peak_at_the_same_byte(seed):
-    run = drawn(seed)
-    needs_mask = run.config["use_mla"] and not run.flash  # which the vendor's attention asserts
-    options = {"step_numbers": () if needs_mask else range(2)}
-    workload = DEFAULT.plan(**run.page)
+def page_of(draw: random.Random, architecture: FamilyMember) -> PageWorkload:
+    """A page, whole or cut; several whole ones in a prompt of a model that takes them."""
+    sides, grids = VIEWS[architecture.name]
+    (base, local), grid = draw.choice(sides), draw.choice(grids)
+    whole = draw.choice([base, local]) if grid == (1, 1) else base
+    page, pages = page_with(architecture, (base, whole, local, *grid)), 1
+    if grid == (1, 1) and whole == base:  # a page's view and the blank patch are of one size
+        pages = draw.randint(1, min(3, architecture.prompt_pages))
+    return dataclasses.replace(
+        page,
+        visual_tokens=pages * page.visual_tokens,
+        prompt_pages=pages,
+        text_tokens=draw.choice([1, 10, 150]),
+        batch_size=draw.randint(1, 3),
+    )
+
+
+def layout(model: loading.LoadedModel) -> tuple[dict[str, Any], ...]:
+    """Class names of modules, and shapes and types of parameters and buffers, by path."""
+    return (
+        {path: type(module).__name__ for path, module in model.module.named_modules()},
+        {name: (p.shape, p.dtype) for name, p in model.module.named_parameters()},
+        {name: (b.shape, b.dtype) for name, b in model.module.named_buffers()},
+    )
+
+
+@pytest.mark.parametrize(("name", "_"), runs_of(dict.fromkeys(CHECKOUTS, 1)))
+def test_modules_parameters_and_buffers_are_the_vendors(name, _):
+    theirs, ours = (layout(load(name, vendor=vendor)) for vendor in (True, False))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(("name", "seed"), runs_of({OCR: 28, OCR2: 6, UNLIMITED: 10}))
+def test_drawn_models_run_the_same_operators_and_peak_at_the_same_byte(name, seed):
+    """Through a window's steps: those that append, and those that write in place."""
+    run, steps = drawn(name, seed), {0, 1}
+    if run.config["use_mla"] and not run.flash:
+        steps = set()  # which need a mask, as the vendor's attention asserts
+    if (window := run.window) is not None:
+        steps |= {window - 1, window, window + 1, 3 * window, 9000}
     theirs, ours = (
-        trace_passes(load(run, vendor=vendor), workload, DEFAULT, **options)
+        trace_passes(
+            run.load(vendor=vendor), run.workload, run.architecture, step_numbers=sorted(steps)
+        )
         for vendor in (True, False)
     )
     assert_same_passes(ours, theirs)
 
 
-# ------------------------------------------------------------------------- an outside witness
+def curves(model: loading.LoadedModel, run: Run) -> list[list[tuple[str, int]]]:
+    """Of a prefill pass and of three decode steps, called as `generate` does.
 
-
-def curves(model: loading.LoadedModel, workload: PageWorkload) -> list[list[tuple[str, int]]]:
-    """Of a prefill pass and of a decode step, called as `generate` does: with mask and positions.
-
-    The second page has no local views.
+    The second page has no local views. What is made on the host is no memory of the device: there
+    DeepSeek-OCR-2 keeps the last kinds of tokens for good.
     """
-    found, cache = [], None
+    found, cache = [], DynamicCache()
     with forward.running(META, generation.flash_attention):
-        inputs = DEFAULT.prefill_inputs(META, model.dtype, workload)
-        batch, length = inputs["input_ids"].shape
+        inputs = run.architecture.prefill_inputs(META, model.dtype, run.workload)
         blank = torch.zeros(1, 3, 64, 64, dtype=model.dtype, device=META)
         inputs["images"][1] = (blank, inputs["images"][1][1])
-        for tokens in (length, 1):
-            held = length + (tokens == 1)
-            mask = torch.ones(batch, held, dtype=torch.long, device=META)
-            positions = torch.arange(held - tokens, held, device=META).expand(batch, -1)
-            inputs |= {"attention_mask": mask, "position_ids": positions.contiguous()}
-            with Alive() as alive:
-                output = model.module(**inputs, past_key_values=cache)
-            cache = output.past_key_values
-            del output
+        for number in range(4):
+            with Alive(META) as alive:
+                model.module(**inputs, past_key_values=cache)
             found.append(alive.curve)
-            inputs = {"input_ids": torch.zeros_like(mask[:, :1]), "use_cache": True}
+            cached = run.workload.seq_len + number
+            inputs = run.architecture.decode_inputs(META, run.workload, cached)
     return found
 
 
-@needs_vendor
-@pytest.mark.parametrize("seed", RUNS[:8])
-def test_as_many_bytes_are_alive_after_every_operator(seed):
-    run = drawn(100 + seed)
-    page = {**run.page, "page": (1200, 1600), "crop_mode": True, "batch_size": 3}
-    workload = DEFAULT.plan(**{**page, "base_size": 256, "image_size": 192})
-    assert workload.local_views is not None
-    # A page without local views among others: what is held of the one before it stays.
-    theirs, ours = (curves(load(run, vendor=vendor), workload) for vendor in (True, False))
+@pytest.mark.parametrize(("name", "seed"), runs_of({OCR: 8, OCR2: 1, UNLIMITED: 3}))
+def test_as_many_bytes_are_alive_after_every_operator(name, seed):
+    """With a page without local views among others: what is held of the one before it stays."""
+    run = drawn(name, 100 + seed, batch_size=3)
+    theirs, ours = (curves(run.load(vendor=vendor), run) for vendor in (True, False))
     assert len(theirs[0]) > 100
     assert ours == theirs
 
 
 # --- documents of the vendor's models
-
-CHECKOUTS = {
-    "deepseek-ocr": (VENDOR, needs_vendor),
-    "deepseek-ocr-2": (VENDOR_OCR2, needs_vendor_ocr2),
-    "unlimited-ocr": (VENDOR_UNLIMITED, needs_vendor_unlimited),
-}
 
 
 class VendorModel(DocumentedModel):
