@@ -1,5 +1,6 @@
 """Small models of pages and sound whose own `generate` is the witness of what the tool counts."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +43,16 @@ _MAMBA = {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "state_s
 _MPT = {"vocab_size": 128, "d_model": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 128}
 _ONE_HEAD = {"num_key_value_heads": 1, "head_dim": 16}
 _WINDOW = {"sliding_window": TOKENS}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_LATENT = {
+    "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,
+    "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+}  # fmt: skip
 
-DECODERS = {
+TEXT_MODELS = {
+    **{name: small for name, small in MODELS.items() if small.decodes},
     "llama_tied": llama_like("llama", "Llama", tie_word_embeddings=True),
     "qwen2_window": llama_like(
         "qwen2", "Qwen2", use_sliding_window=True, max_window_layers=1, **_WINDOW
@@ -92,16 +101,7 @@ DECODERS = {
     ),
     "exaone4": llama_like("exaone4", "Exaone4", sliding_window=TOKENS, sliding_window_pattern=2),
     "cohere2": llama_like("cohere2", "Cohere2", sliding_window=TOKENS, sliding_window_pattern=2),
-}  # fmt: skip
-
-_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-_LATENT = {
-    "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,
-    "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
-    "v_head_dim": 12,
-}  # fmt: skip
-MIXTURES = {
+    # Mixtures of experts.
     "granitemoe": llama_like(
         "granitemoe", "GraniteMoe", num_local_experts=4, num_experts_per_tok=2
     ),
@@ -118,9 +118,7 @@ MIXTURES = {
     "gpt_oss": llama_like(
         "gpt_oss", "GptOss", head_dim=16, num_local_experts=4, num_experts_per_tok=2,
         sliding_window=TOKENS + 1),
-}  # fmt: skip
-
-STATE_SPACES = {
+    # State spaces.
     "mamba": decoder("mamba", "MambaForCausalLM", _MAMBA),
     "mamba2": decoder("mamba2", "Mamba2ForCausalLM", {
         **_MAMBA, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8}),
@@ -154,13 +152,6 @@ STATE_SPACES = {
         linear_num_value_heads=4, shared_expert_intermediate_size=32, **_EXPERTS),
 }  # fmt: skip
 
-TEXT_MODELS = {
-    **{name: small for name, small in MODELS.items() if small.decodes},
-    **DECODERS,
-    **MIXTURES,
-    **STATE_SPACES,
-}
-
 
 # --- models of pages -------------------------------------------------------------------------
 
@@ -184,7 +175,7 @@ class Given:
     def toml(self) -> str:
         """Keys of its table in a stages file."""
         if self.values is not None:
-            return f'values = {_nested(self.values)}\nrepeat = "batch"\n'
+            return f'values = {json.dumps(self.values)}\nrepeat = "batch"\n'
         return (
             f'shape = {list(self.shape)}\nfill = {self.fill}\ndtype = "{self.dtype}"\n'
             'repeat = "batch"\n'
@@ -196,10 +187,6 @@ class Given:
             return torch.tensor(self.values, device=device)
         dtype = torch.float32 if self.dtype == "model" else getattr(torch, self.dtype)
         return torch.full(self.shape, self.fill, dtype=dtype, device=device)
-
-
-def _nested(value: Any) -> Any:
-    return [_nested(each) for each in value] if isinstance(value, tuple) else value
 
 
 def reader(
@@ -273,113 +260,12 @@ _BART = {
     "max_position_embeddings": 64, "bos_token_id": 0, "eos_token_id": 2,
 }  # fmt: skip
 _M2M = {**_BART, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
-_ENCODER_DECODERS = {
-    "t5": translator("t5", "T5ForConditionalGeneration", **_T5),
-    "mt5": translator("mt5", "MT5ForConditionalGeneration", **_T5),
-    "umt5": translator("umt5", "UMT5ForConditionalGeneration", **_T5),
-    "longt5": translator("longt5", "LongT5ForConditionalGeneration", **_T5, local_radius=4),
-    "switch": translator(
-        "switch_transformers", "SwitchTransformersForConditionalGeneration", **_T5,
-        num_decoder_layers=2, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1,
-        num_experts=4),
-    "bart": translator("bart", "BartForConditionalGeneration", **_BART),
-    "bart_start": translator("bart", "BartForConditionalGeneration", **{
-        **_BART, "decoder_start_token_id": 2, "forced_bos_token_id": 0}),
-    "mbart": translator("mbart", "MBartForConditionalGeneration", **_BART),
-    "plbart": translator("plbart", "PLBartForConditionalGeneration", **_BART),
-    "pegasus": translator("pegasus", "PegasusForConditionalGeneration", **_BART),
-    "marian": translator("marian", "MarianMTModel", **_BART, decoder_vocab_size=128),
-    "blenderbot": translator("blenderbot", "BlenderbotForConditionalGeneration", **_BART),
-    "m2m_100": translator("m2m_100", "M2M100ForConditionalGeneration", **_M2M),
-    "bert2bert": translator(
-        "encoder-decoder", "EncoderDecoderModel",
-        encoder={"model_type": "bert", **DECODER},
-        decoder={"model_type": "bert", **DECODER, "is_decoder": True, "add_cross_attention": True}),
-    "t5gemma": translator(
-        "t5gemma", "T5GemmaForConditionalGeneration",
-        encoder={**DECODER, "head_dim": 16}, decoder={
-            **DECODER, "head_dim": 16, "sliding_window": 4, "cross_attention_hidden_size": 64}),
-}  # fmt: skip
 
 PICTURE = {"pixel_values": Given((1, 3, 32, 32))}
 _VIT = {**CLIP_VISION, "hidden_size": 64}
 _OCR = {
     "model_type": "vision-encoder-decoder", "architectures": ["VisionEncoderDecoderModel"],
     "decoder_start_token_id": 0, "pad_token_id": 1,
-}  # fmt: skip
-_PAGE_READERS = {
-    "trocr": reader({
-        **_OCR,
-        "encoder": {"model_type": "vit", **_VIT},
-        "decoder": {
-            "model_type": "trocr", "vocab_size": 128, "d_model": 32, "decoder_layers": 2,
-            "decoder_attention_heads": 4, "decoder_ffn_dim": 48, "max_position_embeddings": 64,
-            "cross_attention_hidden_size": 64},
-    }, PICTURE, decoder=True),
-    "trocr_deit": reader({
-        **_OCR,
-        "encoder": {"model_type": "deit", **_VIT},
-        "decoder": {
-            "model_type": "trocr", "vocab_size": 128, "d_model": 64, "decoder_layers": 2,
-            "decoder_attention_heads": 4, "decoder_ffn_dim": 48, "max_position_embeddings": 64},
-    }, PICTURE, decoder=True),
-    "donut": reader({
-        **_OCR,
-        "encoder": {
-            "model_type": "donut-swin", "image_size": [32, 48], "patch_size": 4, "embed_dim": 16,
-            "depths": [1, 1], "num_heads": [2, 2], "window_size": 4},
-        "decoder": {
-            "model_type": "mbart", **_BART, "d_model": 32, "vocab_size": 128,
-            "is_decoder": True, "add_cross_attention": True},
-    }, {"pixel_values": Given((1, 3, 32, 48))}, decoder=True),
-    "pix2struct": reader({
-        "model_type": "pix2struct", "architectures": ["Pix2StructForConditionalGeneration"],
-        "decoder_start_token_id": 0,
-        "text_config": {"vocab_size": 128, "hidden_size": 32, "d_kv": 8, "d_ff": 48,
-                        "num_layers": 2, "num_heads": 4, "pad_token_id": 1},
-        "vision_config": {"hidden_size": 32, "patch_embed_hidden_size": 48, "d_ff": 48, "d_kv": 8,
-                          "num_hidden_layers": 2, "num_attention_heads": 4, "seq_len": 16},
-    }, {"flattened_patches": Given((1, 16, 50), 1.0), "attention_mask": Given((1, 16), 1, "int64")},
-        decoder=True),
-}  # fmt: skip
-_SOUND = {"input_features": Given((1, 16, 40))}
-_SPEECH = {
-    "whisper": reader(
-        {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"],
-         **_BART, "vocab_size": 128, "num_mel_bins": 16, "max_source_positions": 20,
-         "max_target_positions": 64, "decoder_start_token_id": 0, "pad_token_id": 1},
-        _SOUND, decoder=True),
-    "speech_to_text": reader({
-        "model_type": "speech_to_text", "architectures": ["Speech2TextForConditionalGeneration"],
-        **_BART, "vocab_size": 128, "input_feat_per_channel": 16, "conv_channels": 32,
-        "max_source_positions": 60, "max_target_positions": 64, "decoder_start_token_id": 0,
-        "pad_token_id": 1,
-    }, {"input_features": Given((1, 40, 16)), "attention_mask": Given((1, 40), 1, "int64")},
-        decoder=True),
-    "qwen2_audio": reader({
-        "model_type": "qwen2_audio", "architectures": ["Qwen2AudioForConditionalGeneration"],
-        "audio_token_index": IMAGE, "audio_token_id": IMAGE,
-        "text_config": {"model_type": "qwen2", **DECODER},
-        "audio_config": {"model_type": "qwen2_audio_encoder", "num_mel_bins": 16, "d_model": 32,
-                         "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48,
-                         "max_source_positions": 20},
-    }, {"input_features": Given((1, 16, 40)),
-        "feature_attention_mask": Given((1, 40), 1, "int64")}, image_tokens=10 if IS_5 else 1),
-    "moonshine": reader({
-        "model_type": "moonshine", "architectures": ["MoonshineForConditionalGeneration"],
-        "vocab_size": 128, "hidden_size": 32, "intermediate_size": 48,
-        "encoder_num_hidden_layers": 2, "decoder_num_hidden_layers": 2,
-        "encoder_num_attention_heads": 4, "decoder_num_attention_heads": 4,
-        "decoder_start_token_id": 0, "pad_token_id": 1,
-    }, {"input_values": Given((1, 2000)), "attention_mask": Given((1, 2000), 1, "int64")},
-        decoder=True),
-    "voxtral": reader({
-        "model_type": "voxtral", "architectures": ["VoxtralForConditionalGeneration"],
-        "audio_token_id": IMAGE, "text_config": {"model_type": "llama", **DECODER},
-        "audio_config": {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 128,
-                         "num_hidden_layers": 2, "num_attention_heads": 4, "num_mel_bins": 16,
-                         "max_source_positions": 20},
-    }, {"input_features": Given((1, 16, 40))}, image_tokens=5),
 }  # fmt: skip
 
 _CLIP = {"model_type": "clip_vision_model", **CLIP_VISION, "projection_dim": 24}
@@ -417,7 +303,104 @@ def _idefics(*, use_resampler: bool) -> Small:
         "image_attention_mask": Given((1, 8, 1), 1, "int64")})  # fmt: skip
 
 
-_VISION_LANGUAGE = {
+READERS = {
+    "t5": translator("t5", "T5ForConditionalGeneration", **_T5),
+    "mt5": translator("mt5", "MT5ForConditionalGeneration", **_T5),
+    "umt5": translator("umt5", "UMT5ForConditionalGeneration", **_T5),
+    "longt5": translator("longt5", "LongT5ForConditionalGeneration", **_T5, local_radius=4),
+    "switch": translator(
+        "switch_transformers", "SwitchTransformersForConditionalGeneration", **_T5,
+        num_decoder_layers=2, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1,
+        num_experts=4),
+    "bart": translator("bart", "BartForConditionalGeneration", **_BART),
+    "bart_start": translator("bart", "BartForConditionalGeneration", **{
+        **_BART, "decoder_start_token_id": 2, "forced_bos_token_id": 0}),
+    "mbart": translator("mbart", "MBartForConditionalGeneration", **_BART),
+    "plbart": translator("plbart", "PLBartForConditionalGeneration", **_BART),
+    "pegasus": translator("pegasus", "PegasusForConditionalGeneration", **_BART),
+    "marian": translator("marian", "MarianMTModel", **_BART, decoder_vocab_size=128),
+    "blenderbot": translator("blenderbot", "BlenderbotForConditionalGeneration", **_BART),
+    "m2m_100": translator("m2m_100", "M2M100ForConditionalGeneration", **_M2M),
+    "bert2bert": translator(
+        "encoder-decoder", "EncoderDecoderModel",
+        encoder={"model_type": "bert", **DECODER},
+        decoder={"model_type": "bert", **DECODER, "is_decoder": True, "add_cross_attention": True}),
+    "t5gemma": translator(
+        "t5gemma", "T5GemmaForConditionalGeneration",
+        encoder={**DECODER, "head_dim": 16}, decoder={
+            **DECODER, "head_dim": 16, "sliding_window": 4, "cross_attention_hidden_size": 64}),
+    # Pages.
+    "trocr": reader({
+        **_OCR,
+        "encoder": {"model_type": "vit", **_VIT},
+        "decoder": {
+            "model_type": "trocr", "vocab_size": 128, "d_model": 32, "decoder_layers": 2,
+            "decoder_attention_heads": 4, "decoder_ffn_dim": 48, "max_position_embeddings": 64,
+            "cross_attention_hidden_size": 64},
+    }, PICTURE, decoder=True),
+    "trocr_deit": reader({
+        **_OCR,
+        "encoder": {"model_type": "deit", **_VIT},
+        "decoder": {
+            "model_type": "trocr", "vocab_size": 128, "d_model": 64, "decoder_layers": 2,
+            "decoder_attention_heads": 4, "decoder_ffn_dim": 48, "max_position_embeddings": 64},
+    }, PICTURE, decoder=True),
+    "donut": reader({
+        **_OCR,
+        "encoder": {
+            "model_type": "donut-swin", "image_size": [32, 48], "patch_size": 4, "embed_dim": 16,
+            "depths": [1, 1], "num_heads": [2, 2], "window_size": 4},
+        "decoder": {
+            "model_type": "mbart", **_BART, "d_model": 32, "vocab_size": 128,
+            "is_decoder": True, "add_cross_attention": True},
+    }, {"pixel_values": Given((1, 3, 32, 48))}, decoder=True),
+    "pix2struct": reader({
+        "model_type": "pix2struct", "architectures": ["Pix2StructForConditionalGeneration"],
+        "decoder_start_token_id": 0,
+        "text_config": {"vocab_size": 128, "hidden_size": 32, "d_kv": 8, "d_ff": 48,
+                        "num_layers": 2, "num_heads": 4, "pad_token_id": 1},
+        "vision_config": {"hidden_size": 32, "patch_embed_hidden_size": 48, "d_ff": 48, "d_kv": 8,
+                          "num_hidden_layers": 2, "num_attention_heads": 4, "seq_len": 16},
+    }, {"flattened_patches": Given((1, 16, 50), 1.0), "attention_mask": Given((1, 16), 1, "int64")},
+        decoder=True),
+    # Speech.
+    "whisper": reader(
+        {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"],
+         **_BART, "vocab_size": 128, "num_mel_bins": 16, "max_source_positions": 20,
+         "max_target_positions": 64, "decoder_start_token_id": 0, "pad_token_id": 1},
+        {"input_features": Given((1, 16, 40))}, decoder=True),
+    "speech_to_text": reader({
+        "model_type": "speech_to_text", "architectures": ["Speech2TextForConditionalGeneration"],
+        **_BART, "vocab_size": 128, "input_feat_per_channel": 16, "conv_channels": 32,
+        "max_source_positions": 60, "max_target_positions": 64, "decoder_start_token_id": 0,
+        "pad_token_id": 1,
+    }, {"input_features": Given((1, 40, 16)), "attention_mask": Given((1, 40), 1, "int64")},
+        decoder=True),
+    "qwen2_audio": reader({
+        "model_type": "qwen2_audio", "architectures": ["Qwen2AudioForConditionalGeneration"],
+        "audio_token_index": IMAGE, "audio_token_id": IMAGE,
+        "text_config": {"model_type": "qwen2", **DECODER},
+        "audio_config": {"model_type": "qwen2_audio_encoder", "num_mel_bins": 16, "d_model": 32,
+                         "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48,
+                         "max_source_positions": 20},
+    }, {"input_features": Given((1, 16, 40)),
+        "feature_attention_mask": Given((1, 40), 1, "int64")}, image_tokens=10 if IS_5 else 1),
+    "moonshine": reader({
+        "model_type": "moonshine", "architectures": ["MoonshineForConditionalGeneration"],
+        "vocab_size": 128, "hidden_size": 32, "intermediate_size": 48,
+        "encoder_num_hidden_layers": 2, "decoder_num_hidden_layers": 2,
+        "encoder_num_attention_heads": 4, "decoder_num_attention_heads": 4,
+        "decoder_start_token_id": 0, "pad_token_id": 1,
+    }, {"input_values": Given((1, 2000)), "attention_mask": Given((1, 2000), 1, "int64")},
+        decoder=True),
+    "voxtral": reader({
+        "model_type": "voxtral", "architectures": ["VoxtralForConditionalGeneration"],
+        "audio_token_id": IMAGE, "text_config": {"model_type": "llama", **DECODER},
+        "audio_config": {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 128,
+                         "num_hidden_layers": 2, "num_attention_heads": 4, "num_mel_bins": 16,
+                         "max_source_positions": 20},
+    }, {"input_features": Given((1, 16, 40))}, image_tokens=5),
+    # Vision and language.
     "llava": sees("llava", "Llava", 16, PICTURE, vision_config=_CLIP,
                   vision_feature_layer=-2, image_seq_length=16),
     "llava_grown": sees("llava", "Llava", 1, PICTURE, vision_config=_CLIP,
@@ -524,5 +507,3 @@ _VISION_LANGUAGE = {
     }, {**PICTURE, "input_ids": Given(values=((*[IMAGE] * 17, 5, 5, 5),)),
         "attention_mask": Given((1, 20), 1, "int64")}, decoder=True),
 }  # fmt: skip
-
-READERS = {**_ENCODER_DECODERS, **_PAGE_READERS, **_SPEECH, **_VISION_LANGUAGE}
