@@ -1,6 +1,5 @@
 """Calibration takes what it states, and a longer loop takes no more memory than a short one."""
 
-import contextlib
 import gc
 import json
 import os
@@ -9,7 +8,6 @@ import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -26,40 +24,20 @@ MB = 10**6
 PROGRAM = (sys.executable, "-m", "dsocr_analyze")
 
 
-# A process and its children ------------------------------------------------------------------
-
-
-def resident_bytes(root):
-    """Bytes of a process and everything below it."""
-    stats = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = entry.read_text().rpartition(")")[2].split()
-            stats[int(entry.parent.name)] = int(fields[1]), int(fields[21])
-    below = {root}
-    while new := {process for process, (parent, _) in stats.items() if parent in below} - below:
-        below |= new
-    return os.sysconf("SC_PAGE_SIZE") * sum(stats[each][1] for each in below & stats.keys())
-
-
-def ran(arguments, folder, most_bytes=5 * 10**9):
-    """Exit code, stderr, seconds and peak of a command; one that takes too much is ended."""
-    began, peak = time.monotonic(), 0
-    environment = os.environ | {"XDG_CONFIG_HOME": str(folder)}
-    with (
-        (folder / "stderr").open("w+") as errors,
-        subprocess.Popen([*PROGRAM, *arguments], stdout=subprocess.DEVNULL, stderr=errors,
-                         cwd=folder, env=environment) as process,
-    ):  # fmt: skip
-        while process.poll() is None:
-            peak = max(peak, resident_bytes(process.pid))
-            if peak > most_bytes:
-                process.kill()
-            time.sleep(0.02)
+def ran(arguments, folder):
+    """Exit code, stderr, seconds and peak of a command."""
+    began = time.monotonic()
+    with (folder / "stderr").open("w+") as errors:
+        process = subprocess.Popen(
+            [*PROGRAM, *arguments], stdout=subprocess.DEVNULL, stderr=errors, cwd=folder,
+            env=os.environ | {"XDG_CONFIG_HOME": str(folder)},
+        )  # fmt: skip
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
         errors.seek(0)
         return SimpleNamespace(
             code=process.returncode, stderr=errors.read(), seconds=time.monotonic() - began,
-            peak_bytes=peak,
+            peak_bytes=usage.ru_maxrss * 1024,
         )  # fmt: skip
 
 
