@@ -22,7 +22,6 @@ from process_state import settings
 from safetensors.torch import save_file
 from transformers.utils import is_torchvision_available
 
-from dsocr_analyze import output_files
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.errors import (
     AnalyzeError,
@@ -536,18 +535,6 @@ def test_records_made_at_once_are_all_kept(tmp_path, config_home):
     assert [process.wait(60) for process in running] == [0] * 4
     assert set(json.loads(trust_store().read_text())) == set(map(str, paths))
     assert [file.name for file in trust_store().parent.iterdir()] == ["trust.json"]
-
-
-def test_what_is_locked_for_long_is_said(store, checkout, monkeypatch):
-    monkeypatch.setattr(output_files, "_LONGEST_WAIT_SECONDS", 0.05)
-    lock = (
-        "import fcntl, os, sys;fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX | fcntl.LOCK_NB)"
-    )
-    with output_files.locked(store.parent):
-        held = subprocess.run([sys.executable, "-c", lock, store.parent], capture_output=True)
-        assert b"BlockingIOError" in held.stderr
-        with pytest.raises(OutputError, match="is locked by another process"):
-            record_trust(ModelDirectory.read(checkout))
 
 
 @pytest.mark.exhaustive

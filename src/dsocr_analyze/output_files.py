@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -19,7 +18,6 @@ if sys.platform != "win32":
 
 _PREFIX: Final = ".dsocr-"
 _ABANDONED: Final = re.compile(rf"{re.escape(_PREFIX)}[0-9a-f]{{16}}")
-_LONGEST_WAIT_SECONDS: Final = 10.0
 
 _Aside: TypeAlias = tuple[Path, Path, bool]
 """The target, the file written before it takes the target's place, and whether the target is one
@@ -142,7 +140,7 @@ def _remove_abandoned(folder: Path) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """While the body runs, no other process is in such a body for the same folder.
 
-    Windows does without. Raises OutputError if others kept the folder for ten seconds.
+    Windows does without. Raises OutputError for a folder that cannot be locked.
     """
     if sys.platform == "win32":
         yield
@@ -150,14 +148,8 @@ def locked(folder: Path) -> Iterator[None]:
     with _named(folder):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        end = time.monotonic() + _LONGEST_WAIT_SECONDS
-        while True:
-            with contextlib.suppress(BlockingIOError), _named(folder):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            if time.monotonic() > end:
-                raise OutputError(f"{str(folder)!r} is locked by another process; try again")
-            time.sleep(0.02)
+        with _named(folder):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
@@ -182,8 +174,6 @@ def _named(target: Path) -> Iterator[None]:
     """Names the file in what the system says of it."""
     try:
         yield
-    except BlockingIOError:
-        raise
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"cannot write {str(target)!r}: {reason}") from error

@@ -140,19 +140,13 @@ def advise(
 
 
 def _check(page: AdviceRequest) -> None:
-    least, most = (None, None) if page.wanted is None else astuple(page.wanted)
+    least = None if page.wanted is None else page.wanted.minimum_dpi
     for argument, dpi in (("page_dpi", page.dpi), ("minimum_dpi", least)):
         if dpi is not None and not _LEAST_DPI <= dpi <= _MOST_DPI:
             raise WorkloadError(
                 f"{argument} {float(dpi):g} is out of range; give {_LEAST_DPI} to {_MOST_DPI}",
                 arguments=[argument],
             )
-    if most is not None and most <= 0:
-        raise WorkloadError(
-            f"maximum_compression {most:g} is not above 0; give text tokens per vision token, like"
-            " 10",
-            arguments=["maximum_compression"],
-        )
     if least is not None and page.dpi is None:
         raise WorkloadError(
             "minimum_dpi needs the page's own resolution, which pixels alone do not give; give"
