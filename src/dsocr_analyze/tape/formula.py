@@ -1,6 +1,6 @@
 """What modules of a forward cost, as formulas and numbers, and how people write these.
 
-A size is a polynomial that knows its value for one workload. What a forward asks of values is
+A size is a polynomial of symbols that know their values for one workload. What a forward asks of values is
 noted: a formula holds where the answers are the same.
 """
 
@@ -42,51 +42,41 @@ class Decision(NamedTuple):
 
 
 class Example(Polynomial):
-    """A polynomial with a value.
+    """A polynomial of sizes that have values.
 
     Attributes:
         decisions: Where all examples note answers; None for nowhere.
     """
 
-    __slots__ = ("value",)
+    __slots__ = ()
 
     decisions: list[Decision] | None = None
-
-    def __init__(self, terms: Terms, value: int) -> None:
-        self.terms, self.value = terms, value
 
     @classmethod
     def named(cls, name: str, value: int, *, multiple: int = 1) -> Example:
         """A size with a name, and what divides it whatever its value."""
-        return cls({(Symbol(name, least=0, multiple=multiple),): 1}, value)
+        return cls({(Symbol(name, least=0, multiple=multiple, value=value),): 1})
 
-    def __add__(self, other: Size) -> Example:
-        if type(other) is int and not other:
-            return self
-        return Example(super().__add__(other).terms, self.value + value_of(other))
-
-    __radd__ = __add__
-
-    def __mul__(self, other: Size) -> Example:
-        if type(other) is int and other == 1:
-            return self
-        return Example(super().__mul__(other).terms, self.value * value_of(other))
-
-    __rmul__ = __mul__
+    @property
+    def value(self) -> int:
+        """Its value."""
+        return int(sum(
+            coefficient * math.prod(size.value for size in monomial)
+            for monomial, coefficient in self.terms.items()
+        ))  # fmt: skip
 
     def __floordiv__(self, divisor: Size) -> Example:
         """The quotient, rounded down: a polynomial, or else a size of its own."""
-        value, rest = divmod(self.value, value_of(divisor))
         quotient = _exact(self.terms, divisor)
-        if quotient is None and not rest and isinstance(divisor, int):
+        if quotient is None and isinstance(divisor, int) and not self.value % divisor:
             self._note(True, "is a multiple of", divisor, "")
             quotient = {monomial: Fraction(each) / divisor for monomial, each in self.terms.items()}
         if quotient is None:
-            quotient = {(_derived("floor({} / {})", floordiv, (self, divisor)),): 1}
-        return Example(quotient, value)
+            return _derived("floor({} / {})", floordiv, (self, divisor))
+        return Example(quotient)
 
     def __rfloordiv__(self, dividend: int) -> Example:
-        return Example({(): dividend}, dividend) // self
+        return Example({(): dividend}) // self
 
     def __pow__(self, power: int) -> Example:
         return self if power == 1 else self * self ** (power - 1)
@@ -120,10 +110,11 @@ class Example(Polynomial):
         return answer
 
 
-def _derived(template: str, function: Callable[..., Size], sizes: tuple[Size, ...]) -> Symbol:
-    """What a function makes of some sizes."""
-    name = template.format(*sizes)
-    return Symbol(name, 0, function=function, sizes=sizes, template=template)
+def _derived(template: str, function: Callable[..., Size], sizes: tuple[Size, ...]) -> Example:
+    """What a function makes of some sizes, as a size of its own."""
+    name, value = template.format(*sizes), function(*map(value_of, sizes))
+    symbol = Symbol(name, 0, function=function, sizes=sizes, template=template, value=value)
+    return Example({(symbol,): 1})
 
 
 def value_of(size: Size) -> int:
@@ -211,7 +202,8 @@ class ModuleCall:
     def work(self) -> Work:
         """Work of all operators."""
         works = [*self.own.values(), *(each.call.work.times(each.times) for each in self.called)]
-        return Work(*(_sum(counts) for counts in zip(*works, strict=True))) if works else NO_WORK
+        sums: Iterable[Size] = map(Example.sum, zip(*works, strict=True))
+        return Work(*sums)
 
     @cached_property
     def operators(self) -> dict[str, Work]:
@@ -235,7 +227,7 @@ class ModuleCall:
     def params(self) -> Size:
         """Of the module and those below."""
         below = {each.name: each.copies * each.call.params for each in self.children}
-        return _sum([*self.own_params.values(), *below.values()])
+        return Example.sum([*self.own_params.values(), *below.values()])
 
     @cached_property
     def asked(self) -> tuple[Decision, ...]:
@@ -365,10 +357,9 @@ class FormulaTape(Tape):
         most: Size | None = None,
     ) -> Size:
         """A size with a name that says what it is."""
-        value = function(*map(value_of, sizes))
         if all(isinstance(size, int) for size in sizes):
-            return value
-        return Example({(_derived(name, function, sizes),): 1}, value)
+            return function(*sizes)
+        return _derived(name, function, sizes)
 
     def weight(self, n: Size, name: str = "weight") -> Operand:
         """A parameter of the running module."""
@@ -392,11 +383,6 @@ class FormulaTape(Tape):
     def _reached(self, nbytes: Size) -> None:
         if value_of(nbytes) > value_of(self._most_bytes):
             self._most_bytes = nbytes
-
-
-def _sum(sizes: Iterable[Size]) -> Size:
-    sizes = list(sizes)
-    return Example(Polynomial.sum(sizes).terms, sum(map(value_of, sizes)))
 
 
 def _cached(output: Any) -> Size:

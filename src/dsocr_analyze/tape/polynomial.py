@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Concatenate, NamedTuple, TypeAlias
+from typing import Any, Concatenate, NamedTuple, Self, TypeAlias
 
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.kernels import Dimensions, Kind, Work
@@ -39,9 +39,10 @@ class Symbol(str):
         function: Computes it from other `sizes`, if it is derived.
         multiple: Divides it.
         template: Its name, with `{}` in place of the other sizes.
+        value: What it is in an example; 0 for none.
     """
 
-    __slots__ = ("function", "least", "most", "multiple", "sizes", "template")
+    __slots__ = ("function", "least", "most", "multiple", "sizes", "template", "value")
 
     least: int
     multiple: int
@@ -49,6 +50,7 @@ class Symbol(str):
     function: Callable[..., Size] | None
     sizes: tuple[Size, ...]
     template: str
+    value: int
 
     def __new__(
         cls,
@@ -59,11 +61,12 @@ class Symbol(str):
         sizes: tuple[Size, ...] = (),
         multiple: int = 1,
         template: str = "",
+        value: int = 0,
     ) -> Symbol:
         """A name with these attributes."""
         symbol = super().__new__(cls, name)
         symbol.least, symbol.most, symbol.function, symbol.sizes = least, most, function, sizes
-        symbol.multiple, symbol.template = multiple, template or name
+        symbol.multiple, symbol.template, symbol.value = multiple, template or name, value
         return symbol
 
 
@@ -98,7 +101,7 @@ class Polynomial:
         return cls({(): value} if value else {})
 
     @classmethod
-    def sum(cls, sizes: Iterable[Size]) -> Polynomial:
+    def sum(cls, sizes: Iterable[Size]) -> Self:
         """The sum of many sizes."""
         terms: dict[Monomial, int] = {}
         for size in sizes:
@@ -129,7 +132,7 @@ class Polynomial:
             total += coefficient
         return total
 
-    def __add__(self, other: Polynomial | int) -> Polynomial:
+    def __add__(self, other: Polynomial | int) -> Self:
         terms = dict(self.terms)
         added = other.terms if isinstance(other, Polynomial) else {(): other}
         for monomial, coefficient in added.items():
@@ -138,29 +141,29 @@ class Polynomial:
                 terms[monomial] = total
             else:
                 terms.pop(monomial, None)
-        return Polynomial(terms)
+        return type(self)(terms)
 
     __radd__ = __add__
 
-    def __mul__(self, other: Polynomial | int) -> Polynomial:
+    def __mul__(self, other: Polynomial | int) -> Self:
         if not isinstance(other, Polynomial):
-            return Polynomial({m: a * other for m, a in self.terms.items()} if other else {})
+            return type(self)({m: a * other for m, a in self.terms.items()} if other else {})
         terms: dict[Monomial, int] = {}
         for left, a in self.terms.items():
             for right, b in other.terms.items():
                 monomial = tuple(sorted(left + right)) if left and right else left or right
                 terms[monomial] = terms.get(monomial, 0) + a * b
-        return Polynomial({monomial: each for monomial, each in terms.items() if each})
+        return type(self)({monomial: each for monomial, each in terms.items() if each})
 
     __rmul__ = __mul__
 
-    def __neg__(self) -> Polynomial:
+    def __neg__(self) -> Self:
         return self * -1
 
-    def __sub__(self, other: Polynomial | int) -> Polynomial:
+    def __sub__(self, other: Polynomial | int) -> Self:
         return self + -other
 
-    def __rsub__(self, other: int) -> Polynomial:
+    def __rsub__(self, other: int) -> Self:
         return -self + other
 
     def __floordiv__(self, divisor: int) -> Polynomial:
