@@ -1,7 +1,7 @@
 """What modules of a forward cost, as formulas and numbers, and how people write these.
 
-A size is a polynomial of symbols that know their values for one workload. What a forward asks of values is
-noted: a formula holds where the answers are the same.
+A size is a polynomial of symbols that know their values for one workload. What a forward asks of
+values is noted: a formula holds where the answers are the same.
 """
 
 from __future__ import annotations
