@@ -6,8 +6,6 @@ and the calls of each operator, so that a difference names the module and the qu
 
     pytest -m "" tests/test_freeze.py   every difference from what is frozen
     python tests/freeze.py [GROUP ...]  freezes what is true now; read the difference first
-
-A figure that is meant to change is listed in `EXPECTED`, with its reason.
 """
 
 import hashlib
@@ -18,7 +16,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,9 +26,6 @@ DATA = Path(__file__).parent / "data" / "freeze"
 
 Value = Any
 """A JSON value."""
-
-EXPECTED: dict[str, str] = {}
-"""Differences that are meant, by patterns of their places (as of files: `*`, `?`), and why."""
 
 
 # --- comparing ----------------------------------------------------------------------------------
@@ -74,18 +68,6 @@ def told(found: Iterable[Difference]) -> str:
 def _short(value: Value) -> str:
     text = "nothing" if value is None else json.dumps(value)
     return text if len(text) <= 400 else f"{text[:400]}..."
-
-
-def unexpected(found: Iterable[Difference]) -> list[Difference]:
-    """The differences that no entry of `EXPECTED` means."""
-    return [each for each in found if not any(fnmatchcase(each.place, entry) for entry in EXPECTED)]
-
-
-def unused(group: str, found: Iterable[Difference]) -> list[str]:
-    """Entries of `EXPECTED` for a group that mean none of the differences of all its cases."""
-    places = [each.place for each in found]
-    entries = [entry for entry in EXPECTED if entry.startswith(f"{group} | ")]
-    return [entry for entry in entries if not any(fnmatchcase(each, entry) for each in places)]
 
 
 # --- values -------------------------------------------------------------------------------------

@@ -475,17 +475,6 @@ def test_the_trace_is_imported_without_a_warning():
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
 
 
-def program_that_fails(statement):
-    """A process in which counting a page executes `statement`."""
-    code = (
-        "import os, signal, sys; from dsocr_analyze.__main__ import run\n"
-        "from dsocr_analyze.analysis import Engine\n"
-        f"def report(*_):\n    {statement}\n"
-        f"Engine.report = report; sys.argv[1:] = {list(ANALYTIC)!r}; run()"
-    )
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
 LINES = ["--engine analytic", "--help", "--version", "compare tiny base --format csv", "fit",
          "sweep --mode all", "tree --no-trace"]  # fmt: skip
 
@@ -519,42 +508,6 @@ def test_a_program_ends_with_its_exit_code_and_one_line(line, how, code, said):
     assert done.returncode == code
     assert done.stderr == (f"dsocr-analyze: {said}\n" if said else "")
     assert not done.stdout or code < 2
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("name", "code", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")]
-)
-def test_a_signal_ends_the_program_and_leaves_what_was_there(name, code, word):
-    REPORT.parent.mkdir(parents=True)
-    REPORT.write_text("earlier report")
-    done = program_that_fails(f"os.kill(os.getpid(), signal.{name})")
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr == f"dsocr-analyze: {word}; nothing was written\n"
-    # An exception in a finalizer is ignored by Python, whatever it is.
-    done = program_that_fails(
-        f"class Last:\n        def __del__(_): os.kill(os.getpid(), signal.{name})\n"
-        "    Last(); from types import SimpleNamespace; return SimpleNamespace(warnings=())"
-    )
-    assert (done.returncode, done.stderr.count("\n")) == (code, 1)
-    assert REPORT.read_text() == "earlier report"
-
-
-@pytest.mark.exhaustive
-@pytest.mark.skipif(os.name == "nt", reason="sends a POSIX signal")
-@pytest.mark.parametrize("module", ["typer", "torch", "dsocr_analyze.cli.options"])
-def test_130_while_start_up_imports_are_under_way(module):
-    code = (
-        "import importlib.abc, os, signal, sys\n"
-        "class Interrupter(importlib.abc.MetaPathFinder):\n"
-        "    def find_spec(self, name, *_):\n"
-        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
-        "sys.meta_path.insert(0, Interrupter())\n"
-        "from dsocr_analyze.__main__ import run; sys.argv[1:] = []; run()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 130
-    assert done.stderr in ("", "dsocr-analyze: interrupted; nothing was written\n")
 
 
 def test_an_interruption_while_results_are_written_does_not_deny_it(capsys, monkeypatch):

@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import itertools
 import json
 import os
 import re
@@ -227,17 +226,6 @@ def section(text, title):
     return found[1]
 
 
-def test_catalogue_has_every_stage_of_an_architecture_in_order():
-    for architecture in ARCHITECTURES.values():
-        text = section((DOCS / "module_catalog.md").read_text("utf-8"), architecture.title)
-        stages = list(architecture.stage_names)
-        assert re.findall(r"^### (.+)$", text, re.M) == ["Stages", *stages, "Outside the stages"]
-        table = text.partition("### Stages")[2].partition("### ")[0]
-        assert re.findall(r"^\| (\w+) \| `", table, re.M) == stages
-        prefixes = itertools.chain(*(stage.prefixes for stage in architecture.stages))
-        assert [each for each in prefixes if f"`{each}`" not in table] == []
-
-
 def test_lists_link_to_every_page_and_tell_what_a_relative_has_from_what_it_shares():
     for name in ("modules/index.md", "module_catalog.md", "module_formulations.md"):
         text = (DOCS / name).read_text("utf-8")
@@ -250,16 +238,6 @@ def test_lists_link_to_every_page_and_tell_what_a_relative_has_from_what_it_shar
             assert {"ImageEncoderViT", "MlpProjector", "DeepseekV2DecoderLayer"} <= shared
             assert shared < PAGES_OF[DEFAULT.name]
             assert ("VitModel" in shared) == (architecture == "unlimited-ocr")
-
-
-def test_corrections_stand_on_one_page_that_says_what_it_corrects():
-    preface, rows = (DOCS / "corrections.md").read_text("utf-8").split("| why |\n")
-    assert "DeepSeek-OCR Module Documentation Progress" in preface
-    assert "not in its repository" in preface
-    for row in rows.splitlines()[1:]:
-        target, quote = re.match(r"\| .*\]\((modules/op-\w+\.md)\) \| \"(.*?)\" \|", row).groups()
-        assert quote not in (DOCS / target).read_text("utf-8")
-    assert "corrections.md" in (DOCS / "index.md").read_text("utf-8")
 
 
 # Measured on the vendors' own models, outside this program.

@@ -520,24 +520,6 @@ def test_the_main_job_interrupted_at_random(chunk, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_library_that_changes_the_environment_while_it_parses_puts_it_back(tmp_path, monkeypatch):
-    """Typer sets a variable before the `try` that takes it away again."""
-    job, before, changes = Job(tmp_path), dict(os.environ), []
-
-    class Struck(type(os.environ)):
-        def __setitem__(self, key, value):
-            super().__setitem__(key, value)
-            changes.append(key)
-            interrupt()
-
-    with monkeypatch.context() as patch:  # pytest changes the environment after each step
-        patch.setattr(os.environ, "__class__", Struck)
-        assert job.run() == 130
-    assert changes
-    assert dict(os.environ) == before
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("times", [15, 60])
 def test_a_session_interrupted_at_random_can_be_used_again(times):
     session = DeepSeekOCRSession.from_directory(small_directory(num_hidden_layers=1))

@@ -1,11 +1,11 @@
 """Parts hold every test once."""
 
+import argparse
 from dataclasses import dataclass
 from unittest.mock import Mock
 
 import conftest
 import pytest
-from parts import Part
 
 TESTS = [f"tests/test_{file}.py::test_{name}" for file in "abcdefgh" for name in range(40)]
 GROUP = [f"tests/test_of_a_group.py::test_{name}" for name in range(40)]
@@ -25,7 +25,7 @@ class Item:
 def selected(number, of):
     """Names of the tests that pytest's hook leaves in a part; it reports the others."""
     items, config = [*map(Item, [*TESTS, *GROUP])], Mock()
-    config.getoption.return_value = f"{number}/{of}"
+    config.getoption.return_value = conftest.part(f"{number}/{of}")
     conftest.pytest_collection_modifyitems(config, items)
     left_out = config.hook.pytest_deselected.call_args.kwargs["items"]
     assert len(items) + len(left_out) == len(TESTS) + len(GROUP)
@@ -41,12 +41,7 @@ def test_every_test_is_in_one_part_and_a_group_together(of):
     assert all(0.5 < share < 1.5 for share in alone)
 
 
-@pytest.mark.parametrize(("text", "part"), [("2/3", (2, 3)), ("12/12", (12, 12))])
-def test_a_part_is_read(text, part):
-    assert Part.parse(text) == part
-
-
 @pytest.mark.parametrize("text", ["", "2", "0/3", "4/3", "1/0", "-1/3", "1/3/5", "a/b", " 1/3"])
 def test_what_is_no_part_is_refused(text):
-    with pytest.raises(pytest.UsageError, match="give a part as K/N, from 1/N to N/N"):
-        Part.parse(text)
+    with pytest.raises(argparse.ArgumentTypeError, match="give a part as K/N, from 1/N to N/N"):
+        conftest.part(text)
