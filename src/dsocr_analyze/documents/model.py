@@ -171,16 +171,10 @@ class DocumentedModel:
         """The model as built."""
         return self.session.model
 
+    @cache  # noqa: B019  # a model lives as long as the process
     def paths(self, name: str) -> list[str]:
         """Paths of the modules of a class, in order."""
-        return self._paths.get(name, [])
-
-    @cached_property
-    def _paths(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for path, name in self.session.module_classes.items():
-            found.setdefault(name, []).append(path)
-        return found
+        return [path for path, each in self.session.module_classes.items() if each == name]
 
     @cached_property
     def _files(self) -> list[Any]:
