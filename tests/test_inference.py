@@ -83,12 +83,12 @@ def question(image, output, most_tokens=3):
 def infer(capsys, tmp_path, image):
     """Runs the command on a model whose code has these settings; returns stdout and stderr."""
 
-    def ran(*arguments, view=SMALL_VIEW, trial=TRIAL, **settings):
+    def ran(*arguments, trial=TRIAL, **settings):
         if not (tmp_path / "m").exists():
             infer_like.write(tmp_path / "m", **settings)
         code, out, err = run(
             capsys, "infer", "--model", tmp_path / "m", "--image", image, "--output",
-            tmp_path / "o", "--prompt", PROMPT, *trial, *view, *arguments,
+            tmp_path / "o", "--prompt", PROMPT, *trial, *SMALL_VIEW, *arguments,
         )  # fmt: skip
         assert code == 0, err
         return out, err
@@ -136,24 +136,14 @@ def test_one_that_cannot_be_read_is_named(tmp_path, text):
         load_tokenizer(directory)
 
 
-def transformed(module, picture, mean, std):
-    normalize = module.Normalize(mean=(mean,) * 3, std=(std,) * 3)
-    return module.Compose([module.ToTensor(), normalize])(picture)
-
-
 def test_pixels_by_hand():
     # (v / 255 - 0.5) / 0.25 of the three channels of one pixel, in fp32.
-    values = transformed(TRANSFORMS, Image.new("RGB", (2, 3), (0, 255, 128)), 0.5, 0.25)
+    normalize = TRANSFORMS.Normalize(mean=(0.5,) * 3, std=(0.25,) * 3)
+    picture = Image.new("RGB", (2, 3), (0, 255, 128))
+    values = TRANSFORMS.Compose([TRANSFORMS.ToTensor(), normalize])(picture)
     assert (values.shape, values.dtype) == ((3, 3, 2), torch.float32)
     expected = (np.float32(128) / np.float32(255) - np.float32(0.5)) / np.float32(0.25)
     assert values[:, 0, 0].tolist() == [-2.0, 2.0, expected]
-
-
-def test_pixels_are_those_of_torchvision(image):
-    theirs, picture = pytest.importorskip("torchvision.transforms"), Image.open(image)
-    for of_all in ((0.5, 0.5), (0.1, 3.0)):
-        ours, expected = (transformed(each, picture, *of_all) for each in (TRANSFORMS, theirs))
-        assert torch.equal(expected, ours)
 
 
 # --- the shape of a pass ---------------------------------------------------------------------
@@ -188,13 +178,13 @@ def test_what_differs_is_named():
     workload = DEFAULT.plan(page=(1191, 1684), max_new_tokens=4)
     shape = PassShape.planned(workload)
     result = MeasuredInference(
-        PassShape(1, shape.seq_len + 2, shape.visual_tokens, (1, 1), shape.views[1:]),
+        PassShape(1, shape.seq_len + 2, shape.visual_tokens, (1, 1), ()),
         "", 4, {}, (0.1, 0.1), 0.0, 0.0, 0.0, 0,
     )  # fmt: skip
     assert result.differences(workload) == (
         "infer() ran with seq_len 915, but 913 was counted",
         "infer() ran with grid 1 x 1, but 2 x 3 was counted",
-        "infer() ran with views 1 x 1024², but 6 x 640² + 1 x 1024² was counted",
+        "infer() ran with views none, but 6 x 640² + 1 x 1024² was counted",
         "infer() ran with decode steps 2, but 3 was counted",
     )
 
@@ -224,15 +214,6 @@ def test_what_it_ran_is_what_is_counted_and_seconds_go_where_they_were_spent(tmp
     assert whole.tokens == 5  # infer()'s own limit
     # 4 x 5 tokens and a separator; BOS and 10 bytes of text.
     assert found.ran == PassShape(1, 21 + 11, 21, (1, 1), (ViewBatch(1, 256),))
-    counted = DEFAULT.plan(
-        page=(300, 200), base_size=256, image_size=256, crop_mode=False, text_tokens=11,
-        max_new_tokens=3,
-    )  # fmt: skip
-    assert found.differences(counted) == ()
-    assert (found.tokens, len(found.steps)) == (3, 2)
-    # At least the logits of all positions in fp32 and in bfloat16.
-    assert found.ran.seq_len * 1000 * 6 <= found.peak_bytes < 1 << 28
-    assert list(found.prefill) == ["prefill", "sam", "clip", "projector"]
     assert min(found.prefill.values()) > 0
     assert min(found.steps) >= 0.1
     assert found.preprocess_seconds >= 0.2
@@ -263,36 +244,23 @@ def test_a_model_that_does_not_generate_is_refused_in_one_line(
 
 
 @pytest.mark.directory
-@pytest.mark.exhaustive
-def test_costs_stand_beside_what_was_measured(infer, tmp_path):
+def test_counts_of_the_main_job_stand_beside_what_was_measured(infer, capsys, tmp_path, image):
     out, err = infer("--max-new-tokens", 3)
     assert (err, "not to be heard" in out) == ("", False)
     assert "Trial: the weights are random, so the text means nothing" in out
-    assert "the tokenizer is a stand-in" in out
     report = json.loads((tmp_path / "o/infer_one.json").read_text())
     jsonschema.validate(report, documents.schemas()["schema-infer.json"])
     expected = {"command": "infer", "weights": "random", "tokenizer": "stand-in",
                 "differences": [], "tokens": 3}  # fmt: skip
     assert {key: report[key] for key in expected} == expected
-    assert (report["workload"]["seq_len"], report["workload"]["max_new_tokens"]) == (32, 3)
-    assert list(report["stages"]) == list(DEFAULT.stage_names)
-    seconds = [each["seconds"] for each in report["stages"].values()]
-    assert min(each["measured"] for each in seconds) > 0
-    assert {each["predicted"] for each in seconds} == {None}
-    peak = report["peak_bytes"]
-    assert peak["error"] == pytest.approx(peak["predicted"] / peak["measured"] - 1, abs=1e-9)
-    assert abs(peak["error"]) < 0.05
     assert (tmp_path / "o/result.txt").read_text() == report["text"] + "\n"
     assert "| decode, 2 steps |" in (tmp_path / "o/infer_one.md").read_text()
-
-
-@pytest.mark.directory
-def test_counts_are_those_of_the_main_job(infer, capsys, tmp_path, image):
-    view = ("--base-size", 128, "--image-size", 128, "--crop-mode", 0)
-    report = json.loads(infer("--max-new-tokens", 3, "--format", "json", view=view)[0])
+    assert list(report["stages"]) == list(DEFAULT.stage_names)
+    assert all(each["seconds"]["predicted"] is None for each in report["stages"].values())
+    assert abs(report["peak_bytes"]["error"]) < 0.05
     _, out, _ = run(
         capsys, "--model", tmp_path / "m", "--trust-remote-code", "--engine", "analytic",
-        "--image", image, *view, "--text-tokens", 11, "--max-new-tokens", 3,
+        "--image", image, *SMALL_VIEW, "--text-tokens", 11, "--max-new-tokens", 3,
         "--output", tmp_path / "a", "--format", "json",
     )  # fmt: skip
     counted, decode = json.loads(out), report["stages"].pop("decode")
@@ -345,16 +313,6 @@ def test_what_it_says(infer, arguments, code, said, warning):
 
 @pytest.mark.directory
 @pytest.mark.exhaustive
-def test_an_image_that_the_model_takes_for_none_is_named(infer, image):
-    # Published code looks at no image whose pixels sum to zero, as these do.
-    Image.linear_gradient("L").convert("RGB").save(image)
-    out, err = infer("--format", "json")
-    assert "views none, but 1 x 256² was counted" in err
-    assert list(json.loads(out)["stages"]) == ["prefill", "decode"]
-
-
-@pytest.mark.directory
-@pytest.mark.exhaustive
 def test_a_directorys_weights_and_tokenizer_are_used(infer, tmp_path):
     path = infer_like.write(tmp_path / "m")
     save_file(
@@ -384,33 +342,24 @@ def test_the_seed_script_takes_the_seeds_options(tmp_path, image):
     assert (tmp_path / "o/result.txt").exists()
 
 
-def asked(**page):
-    return PageRequest(architecture=DEFAULT, **page)
-
-
-@pytest.fixture(scope="module")
-def meta():
-    return DeepSeekOCRSession.from_local()
-
-
 # --- predictions -----------------------------------------------------------------------------
 
 
 @pytest.fixture
-def session_on(meta, monkeypatch):
-    """Makes a session on `meta` that is said to be on a GPU: nothing of it runs."""
+def session(monkeypatch):
+    """A session on `meta` that is said to be on a GPU: nothing of it runs."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 80GB HBM3")
+    loaded = DeepSeekOCRSession.from_local().loaded
+    return DeepSeekOCRSession(replace(loaded, device=torch.device("cuda", 0)))
 
-    def make(name="NVIDIA H100 80GB HBM3"):
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
-        return DeepSeekOCRSession(replace(meta.loaded, device=torch.device("cuda", 0)))
 
-    return make
+def asked(tokens):
+    return PageRequest(architecture=DEFAULT, page=(1191, 1684), max_new_tokens=tokens)
 
 
 @pytest.mark.exhaustive
-def test_it_is_that_of_the_device_that_ran(session_on, capsys):
-    request = asked(page=(1191, 1684), max_new_tokens=100)
-    entry = device_runs.predicted_seconds(session_on(), request, None)
+def test_it_is_that_of_the_device_that_ran(session, capsys):
+    entry = device_runs.predicted_seconds(session, asked(100), None)
     _, out, _ = run(
         capsys, "time", "h100-sxm", "--runtime", "eager", "--page", "1191x1684",
         "--max-new-tokens", 100, "--concurrency", 1, "--format", "json",
@@ -418,17 +367,8 @@ def test_it_is_that_of_the_device_that_ran(session_on, capsys):
     assert entry == msgspec.convert(json.loads(out)["time"][0], timing.TimeEntry)
 
 
-def test_a_device_without_a_profile_has_none_and_says_so(meta, session_on, capsys):
-    said = []
-    for session in (session_on("Some GPU"), meta):
-        assert device_runs.predicted_seconds(session, asked(page=(9, 9)), None) is None
-        said.append(capsys.readouterr().err)
-    assert "no seconds are predicted: there is no profile of Some GPU" in said[0]
-    assert said[1] == ""
-
-
-def test_errors_are_relative_to_what_was_measured(session_on):
-    session, request = session_on(), asked(page=(1191, 1684), max_new_tokens=3)
+def test_errors_are_relative_to_what_was_measured(session, monkeypatch, capsys):
+    request = asked(3)
     entry, workload = device_runs.predicted_seconds(session, request, None), request.workload
     prefill = {name: 2 * each.seconds for name, each in entry.stages.items()}
     del prefill["decode"]
@@ -461,6 +401,11 @@ def test_errors_are_relative_to_what_was_measured(session_on):
     moved = bytes_text(figures.batch.bytes_moved)
     assert total[:4] == ("all passes", scaled(figures.batch.flops), moved, seconds_text(passes))
     assert (len(parts), memory.rows[0][2]) == (5, "6.672 GB")
+    # A device without a profile has no prediction, and says so.
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Some GPU")
+    assert device_runs.predicted_seconds(session, request, None) is None
+    said = "no seconds are predicted: there is no profile of Some GPU"
+    assert said in capsys.readouterr().err
 
 
 MISSING = f"cuda:{torch.cuda.device_count()}"
