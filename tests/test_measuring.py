@@ -45,6 +45,7 @@ from dsocr_analyze.model.forward import running_unwatched
 from dsocr_analyze.model.torch_calls import DispatchMode
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
+from dsocr_analyze.timing.runtimes import EAGER
 from dsocr_analyze.trace.passes import trace_passes
 
 PAGE = {"page": (600, 500), "base_size": 128, "image_size": 64}
@@ -106,6 +107,16 @@ def test_a_pass_is_cut_where_a_stages_own_modules_start_and_end(direct):
             model(direct)
             found.append(clock.seconds(clock.finish()))
     assert found == [{"prefill": 2.0, "sam": 4.0, "clip": 24.0}, {"decode": 30.0}]
+
+
+def test_a_step_is_the_mean_of_several(session, monkeypatch):
+    """By a clock that ticks whenever somebody looks: once in a step."""
+    ticking = machine.Timer()
+    ticking.mark = itertools.count().__next__
+    monkeypatch.setattr(passes, "timer_of", lambda _: ticking)
+    workload = session.plan(**PAGE, max_new_tokens=9)
+    page = measure_page(session.loaded, workload, DEFAULT, Protocol(2, 0, 2))
+    assert page.stages["decode"] == page.reference == [1, 1]
 
 
 @sampled(
@@ -181,7 +192,7 @@ def test_what_a_pass_runs_is_what_a_trace_of_it_has(session):
 @pytest.fixture
 def clock(monkeypatch):
     """The monotonic clock of calibrations, which a test moves."""
-    found = SimpleNamespace(now=0.0, monotonic=lambda: found.now)
+    found = SimpleNamespace(now=0.0, monotonic=lambda: found.now, perf_counter=lambda: found.now)
     monkeypatch.setattr(samples, "time", found)
     monkeypatch.setattr(cpu_calibration, "time", found)
     return found
@@ -358,7 +369,7 @@ def known_seconds(kernel):
     return 1e-6 * sum(known[name] * size for name, size in contributions(kernel).items())
 
 
-@pytest.mark.parametrize(("noise", "within"), [(0.0, 0.001), (0.03, 0.1)])
+@sampled(("noise", "within"), [(0.03, 0.1), (0.0, 0.001)], first(1))
 def test_what_takes_known_times_is_predicted_where_it_was_not_measured(noise, within):
     chance = random.Random(0)
     families = fitted_families(
@@ -394,6 +405,15 @@ def test_what_was_not_measured_takes_the_coefficients_of_its_kind(kind, operator
 
 def tensors_alive():
     return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
+
+
+def test_a_call_takes_the_lower_quartile_of_several(clock):
+    seconds = iter([100, 8, 1, 7, 2, 6, 3, 5, 4])  # the first one warms up
+
+    def run():
+        clock.now += next(seconds)
+
+    assert samples.call_seconds(run, 36.0, math.inf) == 3
 
 
 @sampled("step", [6, 1], first(1))
@@ -474,20 +494,26 @@ def test_any_first_part_of_the_samples_has_every_kind(dtype):
 def test_a_cpu_is_calibrated_in_the_time_that_it_has(
     monkeypatch, clock, profile, seconds, networks, said
 ):
-    """With too little of it, only kernels alone; each turn of them takes 3 s here."""
-    network, step = mock.Mock(), mock.Mock(return_value=([product(9)._replace(calls=4)], 1.0))
+    """With too little of it, only kernels alone; each turn of them takes 3 s here.
 
-    def advance(deadline, seconds):
-        clock.now = min(deadline, clock.now + seconds)
+    Otherwise, each type takes half of what fits leave, in two rounds.
+    """
+    network, turns = mock.Mock(), []
 
-    def timed(turn):
-        return SimpleNamespace(run=lambda end, _: advance(end, turn), kernels=list)
+    def alone(deadline, _):
+        turns.append(clock.now)
+        clock.now = min(deadline, clock.now + 3)
+
+    def in_passes(deadline, _):
+        clock.now = deadline
 
     for name, value in {
-        "KernelsAlone": lambda _: timed(3), "TimedPasses": lambda _: timed(math.inf),
-        "reduced_network": network, "_tiny_step": step,
+        "KernelsAlone": lambda *_: SimpleNamespace(run=alone, kernels=list),
+        "TimedPasses": lambda _: SimpleNamespace(run=in_passes, kernels=list),
+        "reduced_network": network,
+        "_tiny_step": lambda _: ([product(9)._replace(calls=4)], 1.0),
         "fitted_families": lambda _: profile.cpu.families,
-    }.items():  # fmt: skip
+    }.items():
         monkeypatch.setattr(cpu_calibration, name, value)
     calibrated = functools.partial(
         cpu_calibration.calibrated_cpu, budget_seconds=seconds, has_passes=networks > 0
@@ -495,6 +521,8 @@ def test_a_cpu_is_calibrated_in_the_time_that_it_has(
     found = calibrated()
     assert 0.9 * seconds < clock.now < seconds
     assert network.call_count == networks
+    rounds = [0.24 * seconds * number for number in range(4)]
+    assert turns == pytest.approx(rounds if networks else range(0, 48, 3))
     assert found.source.endswith(f" threads{said}")
     # What a step takes besides its kernels, of which there are four.
     own = 1 / 4 - profile.cpu.seconds(product(9))
@@ -592,6 +620,8 @@ def test_seconds_of_a_cpu_are_the_sum_of_its_kernels(profile, session):
     composed = DEFAULT.forms.compose(
         session.loaded.directory.dimensions(), workload, session.dtype, False
     )
+    given = dataclasses.replace(EAGER, launch_us=4.0)  # somebody's own figure stays
+    assert (given.on(profile), EAGER.on(profile).launch_us) == (given, 0.01)
     seconds = {name: float(span.seconds) for name, span in predicted.stages.items()}
     assert list(seconds) == list(composed.stages)
     assert seconds == pytest.approx({
@@ -630,12 +660,14 @@ def test_measure_says_what_it_measured(measure, tmp_path):
     """The witness of the command."""
     out = tmp_path / "measured.json"
     code, text, _ = measure("--json", out)
-    parts = ("weights: drawn at random", "autocast: none", "taken by the process",
-             "there is no profile of this device")  # fmt: skip
+    parts = "weights: drawn at random", "autocast: none", "taken by the process"
     assert (code, [each for each in parts if each not in text]) == (0, [])
     document = json.loads(out.read_text())
     assert list(document["stages"]) == ["sam", "clip", "projector", "prefill", "decode"]
     assert (document["weights"], document["profile"]) == ("random", None)
+    assert document["unpredicted"] == (
+        "there is no profile of this device; measure one with dsocr-analyze calibrate --device cpu"
+    )
     found = [*document["stages"].values(), document["prefill"], document["reference"]]
     for each in found:
         one, two = each["samples"]  # without the warm-up's

@@ -1,4 +1,4 @@
-"""What runs on this machine's own device: `measure` a page, `infer` one, `calibrate` the device."""
+"""What runs on this machine's own device: `measure` a page, `infer` one, `calibrate` the CPU."""
 
 import time
 from pathlib import Path

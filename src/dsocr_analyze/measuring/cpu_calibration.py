@@ -44,6 +44,7 @@ from dsocr_analyze.measuring.machine import (
 from dsocr_analyze.measuring.samples import (
     KernelsAlone,
     MeasuredKernel,
+    all_samples,
 )
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running, running_unwatched
@@ -123,7 +124,7 @@ def _measured_kernels(
     def say(text: str) -> None:
         on_progress(f"{str(dtype).removeprefix('torch.')}: {text}")
 
-    alone = KernelsAlone(dtype)
+    alone = KernelsAlone(dtype, all_samples(dtype))
     if not has_passes:
         while time.monotonic() < deadline:
             alone.run(deadline, say)

@@ -301,8 +301,8 @@ class MeasuredKernel(NamedTuple):
 class KernelsAlone:
     """Measures samples of a data type that are single kernels."""
 
-    def __init__(self, dtype: torch.dtype, samples: list[Made] | None = None) -> None:
-        self._dtype, self._made = dtype, samples or all_samples(dtype)
+    def __init__(self, dtype: torch.dtype, samples: list[Made]) -> None:
+        self._dtype, self._made = dtype, samples
         self._fastest: dict[tuple[int, int], MeasuredKernel | None] = {}
 
     def kernels(self) -> list[MeasuredKernel]:
