@@ -714,7 +714,7 @@ TOO_LARGE = "measure --page 1191x1684 --batch-size"
         ("measure --device cpu --use-flash-attn 1", "flash"),
         ("calibrate --seconds 5", "--seconds 5 is out of range; give 20 to 3600"),
         ("calibrate --seconds 3601", "--seconds 3601 is out of range; give 20 to 3600"),
-        ("calibrate --device meta", "--device 'meta' cannot be calibrated, only cpu"),
+        ("calibrate --device meta", "--device 'meta' cannot be calibrated; use cpu"),
         ("calibrate --device cuda:0", "'cuda:0' .* GPUs are predicted .* devices .*--profile FILE"),
         # What does not fit into memory, before it is built.
         (f"{TOO_LARGE} 3 --dtype float32", "has 12.00 GB free, .*; --dtype bfloat16 would fit"),

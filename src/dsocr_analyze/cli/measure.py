@@ -25,7 +25,9 @@ def calibrate(
     context: typer.Context,
     device: Annotated[
         str,
-        options.option("cpu", "The device to measure. GPUs are predicted from profiles (devices)."),
+        options.option(
+            "cpu", "The device to measure; GPUs are predicted from the profiles that devices lists."
+        ),
     ] = "cpu",
     output: Annotated[
         Path | None,
@@ -49,7 +51,7 @@ def calibrate(
     began = time.monotonic()
     if device != "cpu":
         raise DeviceError(
-            f"--device {device!r} cannot be calibrated, only cpu; GPUs are predicted from profiles:"
+            f"--device {device!r} cannot be calibrated; use cpu. GPUs are predicted from profiles:"
             " dsocr-analyze devices lists them, and --profile FILE adds one"
         )
     least, most = needs.LEAST_SECONDS, needs.MOST_SECONDS
