@@ -54,8 +54,6 @@ def free_bytes(device: torch.device) -> int:
 
 def matching_device(device: torch.device, known: Mapping[str, Device]) -> Device | None:
     """The device's profile among those `known`; a CPU's has to be of as many threads."""
-    if device.type == "meta":
-        return None
     if device.type == "cpu":
         found = known.get(CPU_NAME)
         return found if found and found.gpu.title == device_title(device) else None
