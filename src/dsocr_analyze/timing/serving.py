@@ -177,9 +177,8 @@ def stretch_times(stretches: Iterable[tuple[Figure, Figure]]) -> Iterator[Figure
     issued: Figure = 0.0
     end: Figure = 0.0
     for device, host in stretches:
-        started = np.maximum(end, issued)
         issued = issued + host
-        ended = np.maximum(started + device, issued)
+        ended = np.maximum(end + device, issued)
         yield ended - end
         end = ended
 
