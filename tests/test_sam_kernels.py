@@ -48,5 +48,6 @@ def test_residuals_stored_by_channel_cost_what_their_sectors_do():
     assert found - without == pytest.approx(8e-12 * 49 * 4096 * 768, rel=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_published_rows_are_within_the_benchmark_s_limits():
     assert bench_sam.main() == 0
