@@ -1,6 +1,6 @@
 """`dsocr-analyze time`, predicted seconds elsewhere, and what a server's benchmark corrects."""
 
-import itertools
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -475,38 +475,50 @@ def said_of_modes(sentences):
     return [each for each in sentences if any(of in each for of in kinds)]
 
 
+OCR, OCR2, UNLIMITED = ARCHITECTURES
+TILES = (
+    "vllm cuts a page into at most 6 local views; pages are priced as the model's own code cuts"
+    " them, into up to 9 ("
+)
+
+
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("name", "mode", "server", "page", "expected"),
     [
-        ("--mode gundam", None),
-        ("--mode tiny", "of DeepSeek-OCR's modes vllm offers gundam only, not tiny (since 0.14;"),
-        ("--mode tiny --server sglang", "of DeepSeek-OCR's modes sglang offers gundam only, not"),
-        ("--mode tiny --server vllm-v0", None),
-        ("--image-size 704 --crop-mode 0", "of DeepSeek-OCR's modes vllm offers gundam only, not"
-         " other sizes (since"),
-        ("--base-size 1024 --image-size 640 --crop-mode 1", None),
-        # 3 x 3 tiles in the model's own code
-        ("--page 2000x2000", "vllm cuts a page into at most 6 local views; pages are priced as the"
-         " model's own code cuts them, into up to 9 ("),
-        ("--page 2000x1333", None),
-        ("--arch deepseek-ocr-2 --mode base", "of DeepSeek-OCR-2's modes vllm offers dynamic only"),
-        ("--arch deepseek-ocr-2 --server sglang", "sglang offers dynamic, but 0.5.9 to 0.5.20 cut"
-         " tiles of 640 pixels"),
-        ("--arch deepseek-ocr-2 --server vllm-v1", "vllm-v1 does not serve DeepSeek-OCR-2: "),
-        ("--arch unlimited-ocr --page 5200x2600", None),
-        ("--arch unlimited-ocr --mode base", "vllm offers base, but 0.25 to 0.32 cut every page"),
-        ("--arch unlimited-ocr --mode base --prompt-pages 2", None),
-        ("--arch unlimited-ocr --mode tiny --server sglang --prompt-pages 2", None),
-        ("--arch unlimited-ocr --mode large --server sglang", None),
-        ("--arch unlimited-ocr --mode large --server sglang --prompt-pages 2",
+        (OCR, "gundam", "vllm", {}, None),
+        (OCR, "tiny", "vllm", {},
+         "of DeepSeek-OCR's modes vllm offers gundam only, not tiny (since 0.14;"),
+        (OCR, "tiny", "sglang", {}, "of DeepSeek-OCR's modes sglang offers gundam only, not"),
+        (OCR, "tiny", "vllm-v0", {}, None),
+        (OCR, "base", "vllm", {"image_size": 704},
+         "of DeepSeek-OCR's modes vllm offers gundam only, not other sizes (since"),
+        (OCR, "gundam", "vllm", {"page": (2000, 2000)}, TILES),  # 3 x 3 by the model's own code
+        (OCR, "gundam", "vllm", {"page": (2000, 1333)}, None),
+        (OCR2, "base", "vllm", {}, "of DeepSeek-OCR-2's modes vllm offers dynamic only"),
+        (OCR2, "dynamic", "sglang", {},
+         "sglang offers dynamic, but 0.5.9 to 0.5.20 cut tiles of 640 pixels"),
+        (OCR2, "dynamic", "vllm-v1", {}, "vllm-v1 does not serve DeepSeek-OCR-2: "),
+        (UNLIMITED, "gundam", "vllm", {"page": (5200, 2600)}, None),
+        (UNLIMITED, "base", "vllm", {}, "vllm offers base, but 0.25 to 0.32 cut every page"),
+        (UNLIMITED, "base", "vllm", {"prompt_pages": 2}, None),
+        (UNLIMITED, "tiny", "sglang", {"prompt_pages": 2}, None),
+        (UNLIMITED, "large", "sglang", {}, None),
+        (UNLIMITED, "large", "sglang", {"prompt_pages": 2},
          "of Unlimited-OCR's modes sglang offers base, tiny, small only, not large ("),
     ],
 )  # fmt: skip
-def test_a_page_that_a_server_treats_otherwise_is_priced_and_said(capsys, options, expected):
-    code, out, _ = run(capsys, *f"time h100 --format json --strict {options}".split())
-    [entry] = json.loads(out)["time"]
-    found = said_of_modes(entry["assumptions"]["sentences"])
-    assert (code, [each.startswith(expected) for each in found]) == (0, [True] * bool(expected))
+def test_a_page_that_a_server_treats_otherwise_is_said(name, mode, server, page, expected):
+    architecture = ARCHITECTURES[name]
+    sizes = {**dataclasses.asdict(architecture.modes[mode]), "page": (1240, 1754), **page}
+    del sizes["name"]
+    notes = served_notes(architecture, server, architecture.plan(**sizes))
+    assert [each.startswith(expected) for each in notes] == [True] * bool(expected)
+
+
+def test_what_a_server_does_not_offer_is_priced(capsys):
+    [entry] = timed(capsys, "h100 --page 2000x2000 --strict")
+    [note] = said_of_modes(entry["assumptions"]["sentences"])
+    assert note.startswith(TILES)
 
 
 def test_of_many_pages_it_is_said_once(capsys):
@@ -521,13 +533,9 @@ def test_of_many_pages_it_is_said_once(capsys):
 
 
 def test_of_every_model_and_server_is_known_what_it_offers():
-    for name, rows in all_served_modes().items():
-        modes, servers = ARCHITECTURES[name].modes, rows.keys() | {"eager"}
-        assert rows.keys() == SERVERS.keys()
-        for server, mode in itertools.product(servers, modes.values()):
-            row = rows.get(server)
-            assert row is None or {*(row.modes or ()), *row.several, *row.earlier} <= {*modes}
-            is_lacking = row is not None and row.modes is not None and mode.name not in row.modes
-            notes = " ".join(served_notes(ARCHITECTURES[name], server, mode))
-            assert (" not " in notes) == is_lacking
     assert all_served_modes().keys() == ARCHITECTURES.keys()
+    for name, rows in all_served_modes().items():
+        modes = ARCHITECTURES[name].modes
+        named = {each for row in rows.values() for each in (*(row.modes or ()), *row.several)}
+        assert (rows.keys(), named <= {*modes}) == (SERVERS.keys(), True)
+        assert [*served_notes(ARCHITECTURES[name], "eager", *modes.values())] == []
