@@ -536,6 +536,10 @@ def test_of_every_model_and_server_is_known_what_it_offers():
     assert all_served_modes().keys() == ARCHITECTURES.keys()
     for name, rows in all_served_modes().items():
         modes = ARCHITECTURES[name].modes
-        named = {each for row in rows.values() for each in (*(row.modes or ()), *row.several)}
+        named = {
+            each
+            for row in rows.values()
+            for each in (*(row.modes or ()), *row.several, *row.earlier)
+        }
         assert (rows.keys(), named <= {*modes}) == (SERVERS.keys(), True)
         assert [*served_notes(ARCHITECTURES[name], "eager", *modes.values())] == []

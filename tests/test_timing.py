@@ -826,7 +826,7 @@ def loads_in(precision):
     [
         # 913 tokens of prompt and 88 generated: 1,000 are cached.
         (NATIVE, 61_440_000, 0),
-        (Precision(cache="float8"), 30_720_000, 30_720_000),
+        (Precision(cache="int8"), 30_720_000, 30_720_000),
         (Precision(cache="int4"), 15_360_000, 46_080_000),
         # 2,602,844,160 weights: a byte, or one and a half, less, and 1/64 for scales.
         (Precision(weights="int8"), 61_440_000, 2_602_844_160 - 40_669_440),
