@@ -448,7 +448,7 @@ def test_first_token_and_tokens_are_multiplied_and_the_throughput_follows():
             "memory_bytes": before.memory_bytes, "fits": before.fits,
         }  # fmt: skip
         assert figures(after, expected) == pytest.approx(expected)
-    *prefill, decode = zip(*(each.stages.values() for each in both), strict=True)
+    *prefill, decode = zip(*(each.alone.stages.values() for each in both), strict=True)
     same = ("bound", "least_compute", "nbytes")
     for (before, after), factor in ((decode, 1.2), *((each, 1.5) for each in prefill)):
         assert float(after.seconds / before.seconds) == pytest.approx(factor)

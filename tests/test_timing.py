@@ -656,7 +656,7 @@ def loads(assumptions, *concurrency, **model):
 
 def spans(assumptions, *, page=None, **model):
     """What the seconds of a page's stages are made of."""
-    return times_of(model_of(**model), page or planned(), assumptions).stages
+    return times_of(model_of(**model), page or planned(), assumptions).alone.stages
 
 
 # === pages and throughput ===
@@ -756,7 +756,8 @@ def test_a_mean_between_whole_numbers_of_tokens_is_not_rounded(runtime):
 
 def test_a_second_eager_step_reads_one_more_key():
     one, two = (
-        times_of(model_of(), planned(), assumed("eager", tokens)).decode.nbytes for tokens in (2, 3)
+        times_of(model_of(), planned(), assumed("eager", tokens)).alone.decode.nbytes
+        for tokens in (2, 3)
     )
     assert 2 * one < two < 2.01 * one
 

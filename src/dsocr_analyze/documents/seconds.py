@@ -65,4 +65,4 @@ class TimedPage:
         times = predict.times_of(
             self._model, self.workload, assumptions.Assumptions(hosts[runtime]), (1, 4, 16)
         )
-        return predict.entry_of(times), times.stages
+        return predict.entry_of(times), times.alone.stages

@@ -296,16 +296,14 @@ class _Group:
         self.sizes = [*map(_product_of, map(attrgetter("dimensions"), members))]
         self.kind, self.dtype = kind_of(members[0].dimensions), members[0].dtype
         self.moved = self.recorded = self.column("bytes_moved")
-        operator, has_weights = members[0].operator, self.kind in ("gemm", "experts")
-        self.is_cold = self.kind == "generation_attention" or (
-            has_weights and cold and operator not in _ACTIVATION_PRODUCTS
-        )
+        operator, of_products = members[0].operator, self.kind in ("gemm", "experts")
+        has_weights = of_products and operator not in _ACTIVATION_PRODUCTS
+        self.is_cold = self.kind == "generation_attention" or (has_weights and cold)
         self.cache = precision.cache if operator == _CACHED else None
-        self.weights: str | None = None
+        self.weights = precision.weights if has_weights and operator not in UNQUANTIZED else None
         # Records lack the experts' weights, and have others in 16 bits.
         self.multiplied, size = self.dtype, float(_RECORDED_SIZE)
-        if has_weights and precision.weights and operator not in _ACTIVATION_PRODUCTS | UNQUANTIZED:
-            self.weights = precision.weights
+        if self.weights is not None:
             self.multiplied, size = product_types(device.gpu, self.dtype, self.weights)
         self.named = {name: self.column(name) for name in _SIZES.get(self.kind, _OF_ATTENTION)}
         if self.kind == "experts":
@@ -351,7 +349,7 @@ class _Group:
 
     def fitted(self) -> tuple[Floats | float, KindError]:
         """Seconds of each by the formula of the kind, and how accurate that is."""
-        device, dtype, kind, sizes = self.device, self.dtype, self.kind, self.named
+        device, dtype, kind = self.device, self.dtype, self.kind
         if kind == "gemm" and dtype == "float32":
             moved = device.elementwise_seconds(self.recorded, cold=self.cold)
             rate = _FLOAT32_SHARE * self.rate()
@@ -362,7 +360,7 @@ class _Group:
         if kind == "movement":
             dtype = device.gpu.tensor_dtype
         sizes = {
-            **sizes, "flops": np.maximum(1.0, self.flops), "moved": np.maximum(1.0, self.moved)
+            **self.named, "flops": np.maximum(1.0, self.flops), "moved": np.maximum(1.0, self.moved)
         }  # fmt: skip
         found = device.fitted(kind, dtype, weights_dtype=self.weights, kv_dtype=self.cache)
         seconds = device.seconds(

@@ -129,6 +129,18 @@ def _check_model(model: TimedModel, assumptions: Assumptions) -> None:
 _LENGTHS = attrgetter("mean", "running", "longest")
 
 
+class PageAlone(NamedTuple):
+    """What a page's seconds are made of.
+
+    Attributes:
+        stages: By name; the last is one decode step.
+        decode: All decode steps.
+    """
+
+    stages: Mapping[str, Duration]
+    decode: Duration
+
+
 class PageTimes(ABC):
     """Times of n pages, arrays `[n]`; seconds are per prompt, at its concurrency.
 
@@ -190,13 +202,8 @@ class PageTimes(ABC):
 
     @property
     @abstractmethod
-    def stages(self) -> Mapping[str, Duration]:
-        """Stages of pages that are alike, the first alone on the GPU; the decode step is last."""
-
-    @property
-    @abstractmethod
-    def decode(self) -> Duration:
-        """All decode steps of such a page."""
+    def alone(self) -> PageAlone:
+        """The first of pages that are alike, alone on the GPU."""
 
 
 # --- serving ---------------------------------------------------------------------------------
@@ -299,8 +306,8 @@ class _ServedTimes(PageTimes):
             correction.corrected(decode, "per_token")
         )
 
-    @property
-    def stages(self) -> Mapping[str, Duration]:
+    @cached_property
+    def alone(self) -> PageAlone:
         correction, [(_, _, prefill)] = self.timer.correction, self._passes
         stages = {
             name: correction.corrected(
@@ -308,13 +315,12 @@ class _ServedTimes(PageTimes):
             )
             for name, each in prefill.items()
         }
-        step = correction.corrected(self._served.step(1, int(self._prompt[0]) + 1), "per_token")
-        return {**stages, self.timer.model.architecture.stages[-1].name: step}
-
-    @cached_property
-    def decode(self) -> Duration:
-        step = self._served.step(1, int(self._keys[0]))
-        return self.timer.correction.corrected(step.times(float(self.steps[0])), "per_token")
+        first, mean = (self._served.step(1, int(at[0])) for at in (self._prompt + 1, self._keys))
+        last = self.timer.model.architecture.stages[-1].name
+        return PageAlone(
+            {**stages, last: correction.corrected(first, "per_token")},
+            correction.corrected(mean.times(float(self.steps[0])), "per_token"),
+        )
 
 
 def _weighted(duration: Duration, place: Integers, weights: Integers | Floats) -> Duration:
@@ -342,8 +348,8 @@ class _EagerTimes(PageTimes):
         self.fitting = np.array([*map(largest, self._workloads)])
         together = np.maximum(1, np.minimum(pages.concurrency, self.fitting))
         self._batches = [*map(batch, self._workloads, together.tolist())]
-        decode = np.array([float(each.decode.seconds) for each in self._batches])
-        self.gpu_seconds = np.array([float(each.work.seconds) for each in self._batches])
+        decode = np.array([float(each.decode.seconds) for each, _ in self._batches])
+        self.gpu_seconds = np.array([float(work.seconds) for _, work in self._batches])
         # A closed batch: its pages are prepared, run and return together.
         rounds = -(-together // timer.assumptions.workers)
         seconds = rounds * pages.prepare + self.gpu_seconds * together
@@ -359,26 +365,15 @@ class _EagerTimes(PageTimes):
 
     def work(self, weights: Integers) -> Duration:
         batches = zip(self._batches, weights.tolist(), strict=True)
-        return total_duration(each.work.times(weight) for each, weight in batches if weight)
+        return total_duration(work.times(weight) for (_, work), weight in batches if weight)
 
     @property
-    def stages(self) -> Mapping[str, Duration]:
-        return self._batches[0].stages
-
-    @property
-    def decode(self) -> Duration:
-        return self._batches[0].decode
+    def alone(self) -> PageAlone:
+        return self._batches[0][0]
 
 
-class _EagerBatch(NamedTuple):
-    """What a batch takes: its stages, all decode steps, and one page's share of the GPU's time."""
-
-    stages: Mapping[str, Duration]
-    decode: Duration
-    work: Duration
-
-
-def _eager_batch(timer: PageTimer, page: PageWorkload, size: int) -> _EagerBatch:
+def _eager_batch(timer: PageTimer, page: PageWorkload, size: int) -> tuple[PageAlone, Duration]:
+    """A batch as if it were one page, and a page's share of the GPU's time."""
     model, host = timer.model, timer.host
     composed = model.architecture.forms.compose(
         model.dimensions, replace(page, batch_size=size), model.dtype, model.flash_attention
@@ -393,7 +388,7 @@ def _eager_batch(timer: PageTimer, page: PageWorkload, size: int) -> _EagerBatch
     decode = _eager_decode(timer, page, size)
     work = total_duration(prefill.values()).plus(decode).times(1 / size)
     stages = {**prefill, last: eager_step(step, model.device, host, size)}
-    return _EagerBatch(stages, decode, work)
+    return PageAlone(stages, decode), work
 
 
 def _eager_decode(timer: PageTimer, page: PageWorkload, size: int) -> Duration:

@@ -65,7 +65,7 @@ def times_of(
 
 def entry_of(times: PageTimes) -> TimeEntry:
     """What `predict` says of `times_of` a page."""
-    profile, stages, decode = times.timer.model.device, times.stages, times.decode
+    profile, (stages, decode) = times.timer.model.device, times.alone
     kinds = total_duration(stages.values()).kinds
     *prefill, _ = stages.values()
     first, assumptions = total_duration(prefill), _assumptions(times)
