@@ -208,7 +208,8 @@ class ArchiveTimer:
         price, deadline = self._job.price_per_hour, self.time.deadline_hours
         profile = timed.timer.model.device
         kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
-        wider = f"{profile.gpu.name}: extrapolated from another GPU, with a wider band: {kinds}"
+        lender = "another GPU" if profile.extrapolated else "another GPU or serving engine"
+        wider = f"{profile.gpu.name}: extrapolated from {lender}, with a wider band: {kinds}"
         return TimeDocument(
             profile.gpu.name,
             self._job.runtime,

@@ -86,7 +86,7 @@ class KindError(NamedTuple):
     p90: float
     """90th percentile of the relative error."""
     extrapolated: bool
-    """From another GPU's coefficients."""
+    """From coefficients of another GPU or serving engine."""
     assumed: bool
     """Not measured."""
 
