@@ -374,22 +374,6 @@ def test_every_count_is_the_reports_in_every_regime(name, changes, flash):
 
 
 @pytest.mark.exhaustive
-def test_integers_for_all_pages_and_for_one():
-    page = DEFAULT.plan(page=(1191, 1684), max_new_tokens=7)
-    cut = dict(zip(("columns", "rows"), page.grid, strict=True))
-    totals = page_totals(
-        DIMENSIONS, **ONE_VIEW, **cut, local_resolution=640, text_tokens=10, max_new_tokens=7
-    )
-    assert_total(totals, 0, page, DIMENSIONS)
-    counts = vars(totals) | {"decode_step_bytes_read_expected": 0}
-    assert {type(each) for each in counts.values()} == {int, Work}
-    lengths = page_totals(DIMENSIONS, **ONE_VIEW, text_tokens=np.array([10, 11]))
-    assert lengths.batch.macs.shape == (2,)
-    none = page_totals(DIMENSIONS, **ONE_VIEW, text_tokens=np.array([], dtype=int))
-    assert len(none.batch.macs) == 0
-
-
-@pytest.mark.exhaustive
 def test_pages_beyond_the_cache_are_cut_into_chunks():
     """So many distinct lengths that they are evaluated directly, chunk by chunk."""
     lengths = np.arange(1, 140_001)

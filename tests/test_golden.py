@@ -44,8 +44,9 @@ def repeats_of(model):
     return DEFAULT.forms.repeats(DEFAULT.forms.dimensions(model.directory.config))
 
 
-def stages_of(traces) -> dict[str, figures.StageFigures]:
-    return summary.stage_figures(traces, DEFAULT.stages, {key: {} for key in DEFAULT.stage_names})
+def stages_of(traces, architecture) -> dict[str, figures.StageFigures]:
+    own_params = {key: {} for key in architecture.stage_names}
+    return summary.stage_figures(traces, architecture.stages, own_params)
 
 
 def workload_of(golden):
@@ -53,8 +54,8 @@ def workload_of(golden):
     return DEFAULT.plan(page=tuple(golden["page"]), **{key: golden[key] for key in keys})
 
 
-def flops_by_stage(traces) -> dict[str, int]:
-    stages = stages_of(traces)
+def flops_by_stage(traces, architecture=DEFAULT) -> dict[str, int]:
+    stages = stages_of(traces, architecture)
     head = kernels.with_ancestors(stages["prefill"].own)["lm_head"].matrix_flops
     flops = {name: stage.work.matrix_flops for name, stage in stages.items() if name != "decode"}
     of_head = {"lm_head": head, "total": sum(flops.values())}
@@ -62,8 +63,8 @@ def flops_by_stage(traces) -> dict[str, int]:
     return {**flops, "layers": layers, **of_head}
 
 
-def decode_flops(traces) -> dict[str, int]:
-    decode = stages_of(traces)["decode"]
+def decode_flops(traces, architecture=DEFAULT) -> dict[str, int]:
+    decode = stages_of(traces, architecture)["decode"]
     return {
         "total": decode.work.matrix_flops,
         "lm_head": kernels.with_ancestors(decode.own)["lm_head"].matrix_flops,

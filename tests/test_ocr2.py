@@ -9,21 +9,16 @@ import dataclasses
 import json
 import random
 import sys
-from collections import Counter
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from test_reference_networks import VISION, config_of
 from torch.utils.flop_counter import FlopCounterMode
 from vendor_checkout import VENDOR_OCR2, needs_vendor_ocr2
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.architectures.deepseek_ocr_2.reference import deepencoderv2
 from dsocr_analyze.architectures.ocr_family.passes import page_with
-from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.loading import load_model
@@ -60,38 +55,7 @@ def traced(model, workload):
     return trace_passes(model, workload, OCR2)
 
 
-PATHS = {"sam": "model.sam_model", "encoder": "model.qwen2_model", "projector": "model.projector",
-         "layers": "model.layers", "lm_head": "lm_head", "total": ""}  # fmt: skip
-
-
-def flops_by_part(trace):
-    """Matrix FLOPs of the modules whose path begins so, where there are any."""
-    found = {
-        name: sum(each.total.matrix_flops for each in trace.kernels if each.path.startswith(path))
-        for name, path in PATHS.items()
-    }
-    return {name: flops for name, flops in found.items() if flops}
-
-
 # ----------------------------------------------------------------------------------------- by hand
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("flash", "decoder"), [(False, "softmax"), (True, "flash_attention")], ids=["eager", "flash"]
-)
-def test_attention_is_sdpa_in_the_encoder_whatever_the_decoders_is(flash, decoder):
-    found = Counter(
-        (kernel.path.split(".")[1], kernel.operator)
-        for kernel in traced(loaded(flash=flash), workload_of(GOLDENS[4])).prefill.kernels
-        if kernel.operator in ("scaled_dot_product_attention", "flash_attention", "softmax")
-        and "gate" not in kernel.path
-    )
-    assert found == {
-        ("sam_model", "scaled_dot_product_attention"): 12,
-        ("qwen2_model", "scaled_dot_product_attention"): 24,
-        ("layers", decoder): 12,
-    }
 
 
 @pytest.mark.exhaustive
@@ -113,22 +77,6 @@ def test_the_mask_is_so_many_writes_for_every_view():
     assert sum(kernel.work.bytes_read for kernel in kernels) == 8 * positions + 2 * len(kernels)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("size", "tokens", "fits"),
-    [(719, 121, False), (720, 144, True), (783, 144, True), (784, 169, False),
-     (975, 225, False), (976, 256, True), (1039, 256, True), (1040, 289, False), (640, 100, False)],
-)  # fmt: skip
-def test_a_view_needs_queries_for_as_many_tokens_as_it_gives(size, tokens, fits):
-    assert deepencoderv2.queries_of(size) == tokens
-    encoder = {**VISION["width"]["qwen2-0-5b"], "view_sizes": [768, 1024]}
-    vision = {**VISION, "width": {**VISION["width"], "qwen2-0-5b": encoder}}
-    model = loaded(**config_of(OCR2.name, vision_config=vision).to_dict())
-    refused = rf"{tokens} image tokens.*144 \(query_768\), 256"
-    with nullcontext() if fits else pytest.raises(ModelCodeError, match=refused):
-        traced(model, laid_out(crop_mode=False, image_size=size))
-
-
 # -------------------------------------------------------------------- beside the vendor's own files
 
 PATHS_OF_FILES = [
@@ -143,18 +91,6 @@ def test_the_outside_witness_counts_what_was_recorded(path):
     with running(META), FlopCounterMode(display=False) as counter:
         model.module(**OCR2.prefill_inputs(META, model.dtype, workload_of(golden)))
     assert counter.get_total_flops() == golden["matrix_flops"]["total"]
-
-
-@pytest.mark.vendor
-@needs_vendor_ocr2
-@pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
-@pytest.mark.parametrize(
-    "golden", GOLDENS, ids=lambda g: f"{g['page']}-{g['image_size']}-{g['crop_mode']}"
-)
-def test_the_vendors_files_count_what_was_recorded(golden, flash):
-    traces = traced(loaded(VENDOR_OCR2, flash=flash), workload_of(golden))
-    assert flops_by_part(traces.prefill) == golden["matrix_flops"]
-    assert flops_by_part(traces.decode_steps[0]) == golden["decode_step_matrix_flops"]
 
 
 # -------------------------------------------------------------- values, of models that fit a CPU

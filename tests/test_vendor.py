@@ -17,14 +17,8 @@ from typing import Any
 import pytest
 import torch
 from alive_tensors import Alive
-from test_golden import (
-    GOLDENS,
-    decode_flops,
-    flops_by_stage,
-    repeats_of,
-    traced,
-    workload_of,
-)
+from test_composition import GOLDENS, recorded
+from test_golden import decode_flops, flops_by_stage, repeats_of
 from transformers.cache_utils import DynamicCache
 from transformers.models.llama import modeling_llama
 from vendor_checkout import (
@@ -84,28 +78,44 @@ def runs_of(counts):
     ]
 
 
-# --- the recorded workloads on DeepSeek-OCR's own files, and what is declared of them
+# --- the recorded workloads on the vendors' own files, and what is declared of DeepSeek-OCR's
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["eager", "flash"])
-def whole(request):
-    return load(OCR, vendor=True, flash=request.param)
+@cache
+def whole(name: str, *, flash: bool) -> loading.LoadedModel:
+    """The vendor's model as published."""
+    return load(name, vendor=True, flash=flash)
+
+
+@pytest.mark.parametrize(
+    ("name", "golden", "flash"),
+    [
+        pytest.param(
+            *each.values, flash, id=f"{each.id}-{flash}", marks=CHECKOUTS[each.values[0]][1]
+        )
+        for each in GOLDENS
+        for flash in (False, True)
+        if (each.values[0], flash) != (UNLIMITED, True)  # whose attention is eager only
+    ],
+)
+def test_every_stage_counts_what_was_recorded(name, golden, flash):
+    architecture = ARCHITECTURES[name]
+    traces = trace_passes(whole(name, flash=flash), recorded(name, golden), architecture)
+    assert flops_by_stage(traces, architecture) == golden["matrix_flops"]
+    step = decode_flops(traces, architecture)
+    assert step.items() <= golden["decode_step_matrix_flops"].items()
 
 
 @needs_vendor
-@pytest.mark.parametrize("golden", GOLDENS, ids=lambda g: f"{g['page']}-{g['image_size']}")
-def test_every_stage_counts_what_was_recorded(whole, golden):
-    traces = traced(whole, workload_of(golden))
-    assert flops_by_stage(traces) == golden["matrix_flops"]
-    assert decode_flops(traces) == golden["decode_step_matrix_flops"]
-
-
-@needs_vendor
-def test_its_code_is_the_published_one_whose_declared_repetition_changes_nothing(whole):
-    assert whole.directory.runs_code(DEFAULT.published_code)
-    workload = DEFAULT.plan(page=(1000, 700))
-    repeated = traced(whole, workload, step_numbers=range(2), repeats=repeats_of(whole))
-    assert repeated == traced(whole, workload, step_numbers=range(2))
+@pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
+def test_its_code_is_the_published_one_whose_declared_repetition_changes_nothing(flash):
+    model, workload = whole(OCR, flash=flash), DEFAULT.plan(page=(1000, 700))
+    assert model.directory.runs_code(DEFAULT.published_code)
+    plain, repeated = (
+        trace_passes(model, workload, DEFAULT, step_numbers=range(2), repeats=alike)
+        for alike in (None, repeats_of(model))
+    )
+    assert plain == repeated
 
 
 # --- a reference holds what a vendor checkout's own code holds, tensor by tensor ------------------
