@@ -373,15 +373,6 @@ def test_every_count_is_the_reports_in_every_regime(name, changes, flash):
     assert_totals(planned(arch, pages), dimensions, FLOAT32, flash=flash, arch=arch)
 
 
-@pytest.mark.exhaustive
-def test_pages_beyond_the_cache_are_cut_into_chunks():
-    """So many distinct lengths that they are evaluated directly, chunk by chunk."""
-    lengths = np.arange(1, 140_001)
-    totals = page_totals(DIMENSIONS, base_size=512, whole_resolution=512, text_tokens=lengths)
-    for index in (0, (1 << 16) - 1, 1 << 16, 139_999):
-        assert_total(totals, index, alone(512, text_tokens=index + 1), DIMENSIONS)
-
-
 # --- exact
 
 

@@ -75,7 +75,7 @@ class SamDimensions:
 
 # --- the projector -----------------------------------------------------------------------------
 
-PROJECTOR_TYPES: Final = (
+_PROJECTOR_TYPES: Final = (
     "identity",
     "linear",
     "mlp_gelu",
@@ -122,13 +122,8 @@ class ProjectorDimensions:
     def from_config(cls, config: Config) -> ProjectorDimensions:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config).section("projector_config")
-        kind = keys.choice("projector_type", PROJECTOR_TYPES)
+        kind = keys.choice("projector_type", _PROJECTOR_TYPES)
         n_embed = keys.integer("n_embed", most=LARGEST_WIDTH)
-        keys.check(
-            kind not in _PAIR_PROJECTOR_TYPES or n_embed % 2 == 0,
-            "n_embed",
-            f"an even number, since '{kind}' halves it",
-        )
         ratio = keys.integer("downsample_ratio") if kind in _DOWNSAMPLE_TYPES else 1
         channel_div = keys.number("channel_div", 0.5, least=0)
         keys.check(
@@ -137,14 +132,10 @@ class ProjectorDimensions:
             "a share that leaves each part a channel, e.g. 0.5",
         )
         input_dim: int | tuple[int, int]
-        pooling = keys.boolean("token_pooling", False)
-        fusion = keys.boolean("conv_fusion_high_low_features", False)
         if kind == "hybrid_split_feature_mlp_gelu":
             widths = keys.integers("input_dim", most=LARGEST_WIDTH)
             keys.check(len(widths) == 2, "input_dim", "two whole numbers, e.g. [1024, 1024]")
-            input_dim, right = (widths[0], widths[1]), f"false, since '{kind}' has two input widths"
-            keys.check(not pooling, "token_pooling", right)
-            keys.check(not fusion, "conv_fusion_high_low_features", right)
+            input_dim = widths[0], widths[1]
         else:
             input_dim = keys.integer("input_dim", most=LARGEST_WIDTH)
         return cls(
@@ -155,8 +146,8 @@ class ProjectorDimensions:
             mlp_ratio=keys.integer("mlp_ratio", 1, most=LARGEST_WIDTH),
             downsample_ratio=ratio,
             channel_div=channel_div,
-            token_pooling=pooling,
-            conv_fusion=fusion,
+            token_pooling=keys.boolean("token_pooling", False),
+            conv_fusion=keys.boolean("conv_fusion_high_low_features", False),
         )
 
     @property

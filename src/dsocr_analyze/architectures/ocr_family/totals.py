@@ -65,9 +65,6 @@ _MOST_SPANS: Final = 4096
 _MOST_KEYS: Final = 1 << 24
 """Widest range of values looked up in a table."""
 
-_CHUNK: Final = 1 << 16
-"""Pages evaluated at a time, whose arrays fit in the CPU cache."""
-
 
 def page_totals(
     model: OcrModel,
@@ -122,13 +119,10 @@ def page_totals(
     def without_steps(view: Size, text: Size, B: Size) -> list[Size]:
         return costs.without_steps(ViewsCost.of(_taken(tables, view)), text, B)
 
-    def totals(view: Size, text: Size, B: Size, new: Size) -> list[Size]:
-        return costs.totals(_looked_up(without_steps, view, text, B), B, new)
-
-    text, _, new = counts
+    text, B, new = counts
     [visual_tokens] = _taken(tables[:1], view_place)
     c.decoder.check_positions(visual_tokens + text, new)
-    figures = _in_chunks(totals, view_place, *counts)
+    figures = costs.totals(_looked_up(without_steps, view_place, text, B), B, new)
     prefill, decode_step, batch = (Work(*figures[start : start + 5]) for start in (0, 5, 10))
     return PageTotals(prefill, decode_step, batch, *figures[15:])
 
@@ -380,7 +374,9 @@ class _Costs(NamedTuple):
         t = SymbolicTape(self.dtype)
         p = Pass(_SEVERAL if is_batched else 1, 1, K, flash=self.flash, overwrites=overwrites)
         t.call("", whole_model, self.model, self.c, p, None)
-        base, slope = zip(*(affine(Polynomial.of(count), "K") for count in t.work("")), strict=True)
+        base, slope = zip(
+            *(_affine(Polynomial.of(count), "K") for count in t.work("")), strict=True
+        )
         return Work(*base), Work(*slope)
 
     def _with_steps(self, work: Work, linear: list[Size], T: Size, steps: Size) -> Work:
@@ -419,7 +415,7 @@ class _Costs(NamedTuple):
         return columns
 
 
-def affine(size: Polynomial, name: str) -> tuple[Size, Size]:
+def _affine(size: Polynomial, name: str) -> tuple[Size, Size]:
     """A polynomial without the terms of a size, and these divided by it.
 
     Raises ArithmeticError if another term depends on the size.
@@ -527,19 +523,5 @@ def _distinct(arrays: Sequence[_Rows]) -> tuple[_Rows, _Rows] | None:
     return rows, index
 
 
-def _rows_of(sizes: Iterable[Size], rows: _Rows | slice) -> list[Size]:
+def _rows_of(sizes: Iterable[Size], rows: _Rows) -> list[Size]:
     return [n if isinstance(n, int) else n[rows] for n in sizes]
-
-
-def _in_chunks(function: Callable[..., list[Size]], *sizes: Size) -> list[Size]:
-    """`function(*sizes)`, chunk by chunk."""
-    n = max((len(each) for each in sizes if not isinstance(each, int)), default=0)
-    if n <= _CHUNK:
-        return function(*sizes)
-    chunks = [slice(start, start + _CHUNK) for start in range(0, n, _CHUNK)]
-    parts = [function(*_rows_of(sizes, chunk)) for chunk in chunks]
-    lengths = [len(range(n)[chunk]) for chunk in chunks]
-    return [
-        np.concatenate([*map(np.broadcast_to, column, lengths)])
-        for column in zip(*parts, strict=True)
-    ]
