@@ -451,12 +451,7 @@ def _dot(factors: Iterable[Size], amounts: Iterable[Size], total: Size) -> Size:
     """A total and the products of factors and amounts."""
     for factor, amount in zip(factors, amounts, strict=True):
         if not isinstance(factor, int) or factor:
-            if isinstance(amount, int) and amount == 1:
-                total = total + factor
-            else:
-                product = factor * amount
-                product += total
-                total = product
+            total = total + factor * amount
     return total
 
 
