@@ -18,7 +18,6 @@ class DeepseekV2Config(PretrainedConfig):  # type: ignore[misc]  # untyped base
     """
 
     model_type = "deepseek_v2"
-    keys_to_ignore_at_inference = ("past_key_values",)
     # In transformers 5 this is an alias of `rope_parameters`; here it is an attribute.
     rope_scaling: ClassVar[dict[str, Any] | None] = None
 

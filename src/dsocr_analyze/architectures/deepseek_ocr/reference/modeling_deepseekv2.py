@@ -990,21 +990,11 @@ class DeepseekV2PreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # untyp
 
     config_class = DeepseekV2Config
     base_model_prefix = "model"
-    _no_split_modules = ("DeepseekV2DecoderLayer",)
-    _skip_keys_device_placement = ("past_key_values",)
     _supports_flash_attn_2 = _supports_flash_attn = True  # of transformers 4 and 5
     _supports_cache_class = True
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Normal weights of `initializer_range`, zero biases; nothing on `meta`."""
-        if not isinstance(module, nn.Linear | nn.Embedding) or module.weight.is_meta:
-            return
-        module.weight.data.normal_(mean=0.0, std=self.config.initializer_range)
-        if isinstance(module, nn.Linear):
-            if module.bias is not None:
-                module.bias.data.zero_()
-        elif module.padding_idx is not None:
-            module.weight.data[module.padding_idx].zero_()
+        """Leaves what constructors draw: only training begins with other values."""
 
     def _chosen(self, value: bool | None, key: str, default: bool = False) -> bool:
         """An argument of `forward`, or the config's value if it is None."""

@@ -43,6 +43,7 @@ from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 impo
     LlamaRotaryEmbedding,
     repeat_kv,
 )
+from dsocr_analyze.architectures.views import tokens_per_side
 
 __all__ = [
     "Attention",
@@ -65,7 +66,6 @@ __all__ = [
     "build_sam_vit_b",
     "get_abs_pos_sam",
     "get_rel_pos",
-    "queries_of",
     "window_partition",
     "window_unpartition",
 ]
@@ -76,15 +76,6 @@ _HEADS: Final = 14
 _KEY_VALUE_HEADS: Final = 2
 _MLP_WIDTH: Final = 4864
 _VIEW_SIZES: Final = (768, 1024)
-
-_SAM_PATCH: Final = 16
-_SAM_STRIDES: Final = 4  # of both convolutions after SAM's neck
-
-
-def queries_of(view_size: int) -> int:
-    """Queries for a view of `view_size` pixels per side: one per image token."""
-    side = -(-(view_size // _SAM_PATCH) // _SAM_STRIDES)
-    return side * side
 
 
 # ---------------------------------------------------------------------------------------- Qwen2
@@ -336,7 +327,7 @@ class Qwen2Decoder2Encoder(nn.Module):
         )
         self._tables: dict[int, str] = {}
         for size in view_sizes:
-            name, count = f"query_{size}", queries_of(size)
+            name, count = f"query_{size}", tokens_per_side(size) ** 2  # one per image token
             self._tables[count] = name
             self.add_module(name, nn.Embedding(count, hidden_dimension))
 
