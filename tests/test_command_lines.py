@@ -214,14 +214,10 @@ REFUSED = [
      "--pdf-dpi 0 is too small; give 1 to 1000000 pixels to an inch"),
     ("archive docs --pdf-dpi 10000000", 2,
      "--pdf-dpi 10000000 is too large; give 1 to 1000000 pixels to an inch"),
-    ("archive pages.csv --plot p.svg --histogram tokens --mode 64:704:64", 2,
-     "a plot of tokens shows at most 10 modes; --mode has 11"),
     ("archive pages.csv --output pages.csv", 2,
      "--output 'pages.csv' is the list of pages itself; give another"),
     ("archive pages.csv --output costs.txt", 2,
      "cannot tell the format of 'costs.txt'; give a name that ends in .csv, .parquet, .pq"),
-    ("archive pages.csv --plot gone/p.svg", 74,
-     "cannot write 'gone/p.svg': no folder 'gone'; create it"),
     ("archive pages.csv --batch-size 2 --output rows.csv", 2,
      "--output rows.csv has one row per page, and a page of a batch has no cost of its own;"
      " leave out --output, or --batch-size 2"),
@@ -244,7 +240,6 @@ REFUSED = [
      "the list has a column max_new_tokens, which gives the output lengths; leave out"
      " --new-tokens-from and --mean-new-tokens"),
     ("archive pages.csv --format xml", 2, "--format 'xml' is unknown; use table, json"),
-    ("archive pages.csv --histogram dpi", 2, "--histogram 'dpi' is unknown; use grid, tokens"),
     ("sweep --page a9", 2,
      "no page size 'a9'; give a3, a4, a5, letter, legal (at 150 dpi, or at others like"
      " a4@300), or WIDTHxHEIGHT like 1240x1754"),

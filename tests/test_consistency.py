@@ -255,8 +255,8 @@ class TestDidYouMean:
                 (command.split(), f"--quiet leaves nothing to show; give {results} too")
                 for command, results in (
                     ("sweep -q", "--output or --plot"),
-                    ("archive pages.csv -q", "--output or --plot"),
-                    ("archive pages.csv --format json -q", "--output or --plot"),
+                    ("archive pages.csv -q", "--output"),
+                    ("archive pages.csv --format json -q", "--output"),
                     ("advise -q", "--minimum-dpi, --maximum-compression or --json"),
                 )
             ),

@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import os
-import random
 import re
 import shlex
 import subprocess
@@ -111,16 +110,8 @@ def heading_of(picture: Picture) -> str:
 
 OLD = Path(__file__).parent / "data" / "report_v1_trace_batch3.json.gz"
 STAGES = ("sam", "clip", "projector", "prefill", "decode")
-LONG = "_" + "long" * 40 + ".csv"
-FILES = {
-    "slim.json": json.dumps(dict(read_config(DEFAULT.reference / "config.json"))),
-    "same.csv": "width,height\n640,900\n640,900\n",
-    "two.csv": "width,height\n640,900\n640,901\n",
-    "lengths.csv": "width,height,max_new_tokens\n99,99,4\n99,99,5\n",
-    "none.csv": "width,height\n",
-    "$x_1$ ^2$.csv": "width,height\n99,99\n",
-    LONG: "width,height\n99,99\n",
-}
+NAMES = ("slim.json", "$x_1$ ^2$.json", "_" + "long" * 40 + ".json")
+"""Of one config."""
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +123,9 @@ def report():
 def _among_files(tmp_path, monkeypatch, report):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    for name, text in {**FILES, "plain.json": opening.dump_json(report)}.items():
-        Path(name).write_text(text)
+    for name in NAMES:
+        Path(name).write_text(json.dumps(dict(read_config(DEFAULT.reference / "config.json"))))
+    Path("plain.json").write_text(opening.dump_json(report))
 
 
 @pytest.fixture
@@ -222,7 +214,6 @@ def test_lines_break_after_commas_then_words_then_parts_of_words():
         ("compare base --use-flash-attn 0,1", "bfloat16$", "attention",
          ["eager", "flash_attention_2"]),
         ("compare tiny --batch-size 7", ", batch of 7, ", "", ["tiny"]),
-        ("archive lengths.csv", "^(?!.*new token)", None, None),
         ("compare base tiny --config slim.json --dtype float16 --use-flash-attn 1 --batch-size 3"
          " --page 700x900 --text-tokens 77 --max-new-tokens 5",
          "^DeepSeek-OCR, config slim.json, page of 700 x 900 pixels, pages not cut, 77 text tokens,"
@@ -235,13 +226,8 @@ def test_lines_break_after_commas_then_words_then_parts_of_words():
          " --preprocess-ms 20 --workers 3 --price 2.5",
          "batch of 4, bfloat16, eager attention, serving by vllm, float8 weights, 2.5 per GPU-hour,"
          " 20 ms of preprocessing, 3 workers$", "GPU", ["h100-sxm", "l4"]),
-        ("archive none.csv", "^0 pages of none.csv", None, None),
-        ("archive same.csv --mode base --max-new-tokens 9",
-         "^2 pages of same.csv, [^,]+, [^,]+, page of 640 x 900 pixels, base mode, 10 text tokens,"
-         " 9 new tokens, bfloat16, eager attention$", None, None),
-        ("archive two.csv", "^(?!.*height).*page width 640 pixels", None, None),
-        ("archive '$x_1$ ^2$.csv'", "^1 page of", None, None),
-        (f"archive {LONG}", "^1 page of", None, None),
+        *((f"compare base --config '{name}'", "^DeepSeek-OCR, config", None, None)
+          for name in NAMES[1:]),
         ("time h100 --dtype float16 --mode base", "base mode, 10 text tokens, 1,024 new tokens,"
          " float16, eager attention, h100-sxm, serving by vllm$", None, None),
     ],
@@ -436,36 +422,6 @@ def test_lines_are_told_apart_without_colour(draw):
     lines = picture.axes.get_lines()
     assert len({line.get_marker() for line in lines}) == len(lines) == 6
     assert legend_of(picture) == [f"{mode} mode" for mode in DEFAULT.modes]
-
-
-# --- archive --histogram --plot --------------------------------------------------------------
-
-
-def test_bars_of_two_modes_stand_side_by_side(draw):
-    picture, _ = draw("archive two.csv --mode tiny,base --histogram tokens")
-    bars = bars_of(picture)
-    assert [bar.get_width() for bar in bars] == pytest.approx([0.4] * len(bars))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("histogram", ["grid", "tokens"])
-def test_bars_are_those_of_the_table(draw, histogram):
-    chosen = random.Random(5)
-    lines = [f"{chosen.randint(100, 4000)},{chosen.randint(100, 4000)}" for _ in range(1500)]
-    Path("many.csv").write_text("\n".join(["width,height", *lines]))
-    picture, out = draw(f"archive many.csv --histogram {histogram} --format json")
-    heights = [bar.get_height() for bar in bars_of(picture)]
-    assert sum(heights) == 1500
-    assert values_of(picture) == [f"{int(height):,}" for height in heights]
-    if histogram == "grid":
-        rows = json.loads(out)["pages_by_grid"]
-        assert sorted(heights) == sorted(row["pages"] for row in rows)
-
-
-def test_pages_are_counted_in_whole_numbers_and_none_make_an_empty_picture(draw):
-    picture, _ = draw("archive same.csv")
-    assert all(tick == int(tick) for tick in picture.axes.get_yticks())
-    assert values_of(draw("archive none.csv")[0]) == []
 
 
 # --- time --plot -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Sweeps and lists of pages for readers: tables, warnings and pictures."""
+"""Sweeps and lists of pages for readers: tables and warnings; and pictures of sweeps."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _three(value: float) -> str:
 
 
 def _histogram_table(archive: Archive, kind: str) -> Table:
-    title, _, series = histogram(archive, kind)
+    title, series = _histogram(archive, kind)
     bars, *others = series.values()
     if others:
         return Table(
@@ -206,20 +206,20 @@ def _histogram_table(archive: Archive, kind: str) -> Table:
     return Table(title, (kind, "pages", "share", ""), rows)
 
 
-def histogram(archive: Archive, kind: str) -> tuple[str, str, dict[str, dict[str, int]]]:
-    """Title, axis, and pages by label for each mode, or one nameless series."""
+def _histogram(archive: Archive, kind: str) -> tuple[str, dict[str, dict[str, int]]]:
+    """Title, and pages by label for each mode, or one nameless series."""
     totals = archive.document.totals
     if kind == "grid":
         is_mixed = len({each.crop_mode for each in totals}) > 1
         more = " in modes that cut pages; 1 x 1 in the others" if is_mixed else ""
         bars = {"": grid_bars(archive.document.pages_by_grid)}
-        return f"Pages by crop grid{more}", "crop grid [columns x rows of local views]", bars
+        return f"Pages by crop grid{more}", bars
     bars = dict(zip((each.mode for each in totals), bars_of_each(archive.lengths), strict=True))
     title = "Pages by tokens of the prompt"
     if len(bars) == 1:
         [(mode, only)] = bars.items()
         title, bars = f"{title}, mode {mode}", {"": only}
-    return title, "prompt [tokens]", bars
+    return title, bars
 
 
 def grid_bars(pages_by_grid: Iterable[PagesOfGrid]) -> dict[str, int]:
@@ -430,30 +430,6 @@ def _series(
         label: sorted(each, key=itemgetter(0)) if x in _NUMBERS else each
         for label, each in points.items()
     }
-
-
-# --- pictures of lists, and drawing --------------------------------------------------------------
-
-
-def histogram_picture(archive: Archive, kind: str, name: str, model: Mapping[str, Any]) -> Picture:
-    """A list's histogram, with the modes side by side."""
-    title, axis, by_mode = histogram(archive, kind)
-    about: dict[str, Sequence[Any]] = {
-        **{each: [value] for each, value in model.items()},
-        **archive.ends,
-        **{
-            each: [getattr(totals, each) for totals in archive.document.totals]
-            for each in ("mode", "dtype", "attention")
-        },
-    }
-    sides = [*archive.ends.get("page_width", ()), *archive.ends.get("page_height", ())]
-    if len(sides) == 2:
-        about["page"] = ["{} x {}".format(*sides)]
-    series = {mode and f"{mode} mode": [*bars.items()] for mode, bars in by_mode.items()}
-    shown = ("mode",) if kind == "tokens" else ()  # the title or the legend says it
-    pages = f"{counted(archive.document.pages, 'page')} of {name}"
-    below = ", ".join(filter(None, (pages, settings.fixed_line(about, shown))))
-    return _series_picture(title, below, axis, "pages", "pages", series)
 
 
 MOST_SERIES: Final = 10

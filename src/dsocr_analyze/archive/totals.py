@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -43,9 +43,6 @@ _LIMB_BITS: Final = 21
 
 _MOST_BARS: Final = 20
 
-_ENDS: Final = ("page_width", "page_height", "text_tokens", "max_new_tokens")
-"""What is noted with its smallest and largest value."""
-
 
 class Archive(NamedTuple):
     """What a list of pages costs, and what else readers see."""
@@ -56,8 +53,6 @@ class Archive(NamedTuple):
     lengths: Sequence[Integers]
     """Numbers of pages whose prompt has 0, 1, 2, ... tokens, by setting."""
     time: ArchiveTimeRequest | None
-    ends: Mapping[str, Sequence[int]]
-    """Smallest and largest of the pages' sizes and lengths; one number if equal."""
 
 
 class _Totals:
@@ -125,16 +120,12 @@ def add_up(
     totals = [_Totals(model, setting) for setting in settings]
     malformed: list[MalformedRows] = []
     pages_by_code = np.zeros(grids.count, np.int64)
-    ends: dict[str, list[int]] = {}
 
     def workloads() -> Iterator[tuple[Workloads, Floats]]:
         for pages in batches:
             malformed.append(pages.malformed)
             if not len(pages):
                 continue
-            for name, values in zip(_ENDS, (*pages.sizes, *pages.workloads[1:3]), strict=True):
-                seen = {int(np.min(values)), int(np.max(values)), *ends.get(name, ())}
-                ends[name] = sorted({min(seen), max(seen)})
             none = np.empty((0, len(pages)))
             yield pages.workloads, none if timer is None else timer.amounts(pages)
 
@@ -165,7 +156,7 @@ def add_up(
         files=files,
     )
     lengths = [each.lengths for each in totals]
-    return Archive(document, settings, lengths, None if timer is None else timer.time, ends)
+    return Archive(document, settings, lengths, None if timer is None else timer.time)
 
 
 # --- distinct workloads --------------------------------------------------------------------------

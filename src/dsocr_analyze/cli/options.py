@@ -407,9 +407,9 @@ def check_quiet(results: Mapping[str, object]) -> None:
     """Raises WorkloadError if no option that asks for a result is given."""
     if all(value is None for value in results.values()):
         *most, last = results
+        named = f"{', '.join(most)} or {last}" if most else last
         raise WorkloadError(
-            f"--quiet leaves nothing to show; give {', '.join(most)} or {last} too, or leave out"
-            " --quiet"
+            f"--quiet leaves nothing to show; give {named} too, or leave out --quiet"
         )
 
 

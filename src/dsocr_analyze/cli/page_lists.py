@@ -15,7 +15,6 @@ from dsocr_analyze.archive import axes, pages, setting, shown, table_files, tota
 from dsocr_analyze.cli import options, page_options, printing, streams, time_requests, words
 from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.input_files import exists
-from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None) -> None:
     given = context.params
     output, batch_size, histogram = (given[each] for each in ("output", "batch_size", "histogram"))
     time = None if requested is None else _list_time(context, requested)
-    options.check_files(output, given["plot"])
+    options.check_files(output)
     directory = page_options.model_directory_from(given["model"], given["arch"], given["config"])
     asked = setting.CountedModel.from_directory(directory)
     architecture = asked.architecture
@@ -70,7 +69,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None) -> None:
         dtypes=options.dtypes_from(given["dtype"]),
     )  # fmt: skip
     modes = tuple(dict.fromkeys(modes))
-    _check(given, time, histogram, len(modes))
+    _check(given, time)
     lengths = {name: given[name] for name in ("text_tokens", "max_new_tokens")}
     planned = PageRequest(architecture=architecture, batch_size=batch_size, **lengths)
     lengths["text_tokens"] = planned.workload_of_page.text_tokens
@@ -98,15 +97,8 @@ def count_list(context: typer.Context, requested: TimeRequested | None) -> None:
             asked, settings, passing(), opening, timer, batch_size=batch_size, files=listed.files
         )
         context.obj.begin_writing()  # `output` is moved into place now
-    written = [output, output and table_files.sidecar(output), given["plot"]]
-    printing.emit(
-        context, found.document, _said(found, histogram, written),
-        picture=lambda: shown.histogram_picture(
-            found, histogram, given["pages"].name,
-            settings_of_model(opening.model, given["config"]),
-        ),
-        aside=written,
-    )  # fmt: skip
+    written = [output, output and table_files.sidecar(output)]
+    printing.emit(context, found.document, _said(found, histogram, written), aside=written)
     words.warn(
         context,
         [
@@ -116,9 +108,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None) -> None:
     )
 
 
-def _check(
-    given: Mapping[str, Any], time: ArchiveTimeRequest | None, histogram: str, modes: int
-) -> None:
+def _check(given: Mapping[str, Any], time: ArchiveTimeRequest | None) -> None:
     """Raises, before any work, for options that contradict each other."""
     batch_size, output, listed = given["batch_size"], given["output"], given["pages"]
     for is_wrong, why in (
@@ -128,8 +118,6 @@ def _check(
         (batch_size != 1 and time is not None,
          f"--batch-size {batch_size} has no effect on seconds: a GPU takes the pages of a list as"
          f" they come; give --concurrency {batch_size} instead"),
-        (given["plot"] is not None and histogram == "tokens" and modes > shown.MOST_SERIES,
-         f"a plot of tokens shows at most {shown.MOST_SERIES} modes; --mode has {modes}"),
     ):  # fmt: skip
         if is_wrong:
             raise WorkloadError(why)

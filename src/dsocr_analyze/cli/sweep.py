@@ -273,15 +273,6 @@ _OF_TOTALS: Final[options.Added] = {
         ],
         None,
     ),
-    "plot": (
-        Annotated[
-            Path | None,
-            options.option(
-                "FILE", "The histogram, as FILE.png or FILE.svg. Needs the extra 'plot'."
-            ),
-        ],
-        None,
-    ),
     "histogram": (
         Annotated[
             str,
@@ -339,5 +330,5 @@ def archive(
 
     given = context.params
     if quiet:
-        options.check_quiet({"--output": given["output"], "--plot": given["plot"]})
+        options.check_quiet({"--output": given["output"]})
     page_lists.count_list(context, time_requests.of_many_pages(context))
