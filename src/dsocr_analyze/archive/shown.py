@@ -459,12 +459,11 @@ def _series_picture(
     drawn = [value for points in series.values() for _, value in points]
     bars = 0 if lines else len(drawn)
     scale = scale_of(max(drawn, default=0), unit)
-    of_scale = scale.unit.removesuffix(up).rstrip()  # "pages" need not say that they are pages
     with drawing():
         width = min(max(_INCHES[0], 1.2 + _BAR_INCHES * bars), _INCHES[1])
         picture = Picture(title, below, width=width)
-        picture.name_axes(across, f"{up} [{of_scale}]" if of_scale else up)
-        scale_axis(picture.axes.yaxis, scale, whole=unit in ("pages", "tokens"))
+        picture.name_axes(across, f"{up} [{scale.unit}]")
+        scale_axis(picture.axes.yaxis, scale, whole=unit == "tokens")
         handles, tops = _lines(picture, series, lines) if lines else _bars(picture, series, scale)
         if any(handles):
             picture.add_legend(list(handles.values()), list(handles))
