@@ -127,23 +127,6 @@ def _many_pages(
 # --- totals of a list ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ArchiveTimeRequest:
-    """How a list of pages is timed."""
-
-    requested: TimeRequested
-    concurrency: int
-    """Pages in flight on a GPU."""
-    deadline_hours: float | None = None
-    has_lengths: bool = False
-    """Whether output lengths are given, not just their maximum."""
-
-    def timer(self, model: CountedModel, settings: Sequence[Setting]) -> "ArchiveTimer":
-        """A timer of the list; raises what `TimeRequested.timers` does."""
-        timed = [_Timed(*each) for each in self.requested.timers(model, settings)]
-        return ArchiveTimer(self, model, timed)
-
-
 @dataclass
 class _Timed:
     setting: Setting
@@ -158,11 +141,30 @@ class ArchiveTimer:
     """Sums the seconds of a list of pages for every setting and GPU."""
 
     def __init__(
-        self, time: ArchiveTimeRequest, model: CountedModel, timed: Sequence[_Timed]
+        self,
+        requested: TimeRequested,
+        model: CountedModel,
+        settings: Sequence[Setting],
+        *,
+        concurrency: int,
+        deadline_hours: float | None = None,
+        has_lengths: bool = False,
     ) -> None:
-        self.time, self._model, self._timed = time, model, timed
-        self._job = time.requested.job
-        self._modes = list(dict.fromkeys(each.setting.mode for each in timed))
+        """Raises what `TimeRequested.timers` does.
+
+        Args:
+            requested: The GPUs and assumptions.
+            model: The model.
+            settings: The settings.
+            concurrency: Pages in flight on a GPU.
+            deadline_hours: When all pages must be done.
+            has_lengths: Whether output lengths are given, not just their maximum.
+        """
+        self.requested, self.concurrency = requested, concurrency
+        self.deadline_hours, self.has_lengths = deadline_hours, has_lengths
+        self._model, self._job = model, requested.job
+        self._timed = [_Timed(*each) for each in requested.timers(model, settings)]
+        self._modes = list(dict.fromkeys(each.mode for each in settings))
         self._sizes = np.ones((2, model.architecture.forms.crop_grids.count), np.int64)
 
     def amounts(self, pages: Pages) -> Floats:
@@ -170,7 +172,7 @@ class ArchiveTimer:
 
         Raises WorkloadError if both the list and options give output lengths.
         """
-        if self.time.has_lengths and not isinstance(pages.workloads.max_new_tokens, int):
+        if self.has_lengths and not isinstance(pages.workloads.max_new_tokens, int):
             raise WorkloadError(
                 "the list has a column max_new_tokens, which gives the output lengths; leave out"
                 " new_tokens_from and mean_new_tokens",
@@ -186,7 +188,7 @@ class ArchiveTimer:
     def add(self, workloads: Workloads, pages: Integers, amounts: Floats) -> None:
         """Adds the seconds of more pages: workloads, how many have each, and sums of amounts."""
         sizes = self._sizes[:, workloads.grids]
-        workloads = workloads._replace(batch_size=self.time.concurrency)
+        workloads = workloads._replace(batch_size=self.concurrency)
         for timed in self._timed:
             mode = timed.setting.mode
             prepare = amounts[self._modes.index(mode)] / pages
@@ -205,7 +207,7 @@ class ArchiveTimer:
         pages, seconds, cpu_seconds, least_seconds, waiting = timed.sums.tolist()
         hours = seconds / SECONDS_PER_HOUR
         bound, band = bottleneck(seconds, cpu_seconds, least_seconds, timed.work, self._job)
-        price, deadline = self._job.price_per_hour, self.time.deadline_hours
+        price, deadline = self._job.price_per_hour, self.deadline_hours
         profile = timed.timer.model.device
         kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
         lender = "another GPU" if profile.extrapolated else "another GPU or serving engine"
@@ -214,7 +216,7 @@ class ArchiveTimer:
             profile.gpu.name,
             self._job.runtime,
             **self._model.keys_in(timed.setting),
-            concurrency=self.time.concurrency,
+            concurrency=self.concurrency,
             gpu_hours=hours,
             low=band.low / SECONDS_PER_HOUR,
             high=band.high / SECONDS_PER_HOUR,
@@ -228,7 +230,7 @@ class ArchiveTimer:
                 _METHOD,
                 f"{profile.gpu.name}: kernel times from {profile.source}",
                 *([wider] if kinds else ()),
-                *self.time.requested.sentences,
+                *self.requested.sentences,
                 *served_notes(self._model.architecture, self._job.host.name, timed.setting.mode),
                 *timed.timer.correction.sentences(),
             ),

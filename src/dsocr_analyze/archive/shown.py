@@ -42,7 +42,7 @@ from dsocr_analyze.report.table import (
 from dsocr_analyze.report.tables import PALETTE
 
 if TYPE_CHECKING:
-    from dsocr_analyze.archive.seconds import ArchiveTimeRequest, TimeRequested
+    from dsocr_analyze.archive.seconds import ArchiveTimer, TimeRequested
 
 # --- sweeps --------------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ def _totals_table(archive: Archive) -> Table:
     return Table(title, tuple(cells[0]), rows, label_columns=3)
 
 
-def _time_tables(archive: Archive, time: ArchiveTimeRequest) -> list[Table]:
+def _time_tables(archive: Archive, time: ArchiveTimer) -> list[Table]:
     """GPU-hours and what follows from them; at most 80 columns wide."""
     price, hours = time.requested.job.price_per_hour, time.deadline_hours
     differ = len({each.attention_label for each in archive.settings}) > 1

@@ -29,7 +29,7 @@ from dsocr_analyze.kernels import Work
 from dsocr_analyze.workload import LARGEST_COUNT
 
 if TYPE_CHECKING:
-    from dsocr_analyze.archive.seconds import ArchiveTimer, ArchiveTimeRequest
+    from dsocr_analyze.archive.seconds import ArchiveTimer
 
 Floats = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ class Archive(NamedTuple):
     """Those of `document.totals`."""
     lengths: Sequence[Integers]
     """Numbers of pages whose prompt has 0, 1, 2, ... tokens, by setting."""
-    time: ArchiveTimeRequest | None
+    time: ArchiveTimer | None
 
 
 class _Totals:
@@ -156,7 +156,7 @@ def add_up(
         files=files,
     )
     lengths = [each.lengths for each in totals]
-    return Archive(document, settings, lengths, None if timer is None else timer.time)
+    return Archive(document, settings, lengths, timer)
 
 
 # --- distinct workloads --------------------------------------------------------------------------

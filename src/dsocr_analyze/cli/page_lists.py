@@ -18,27 +18,32 @@ from dsocr_analyze.input_files import exists
 from dsocr_analyze.report.opening import model_text
 
 if TYPE_CHECKING:
-    from dsocr_analyze.archive.seconds import ArchiveTimeRequest, TimeRequested
+    from dsocr_analyze.archive.seconds import ArchiveTimer, TimeRequested
 
 _LIST_CONCURRENCY: Final = 16
 _HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
 _DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>[mhd]?)")
 
 
-def _list_time(context: typer.Context, requested: TimeRequested) -> ArchiveTimeRequest:
-    from dsocr_analyze.archive.seconds import ArchiveTimeRequest
+def _timer(
+    given: Mapping[str, Any],
+    requested: TimeRequested,
+    model: setting.CountedModel,
+    settings: Sequence[setting.Setting],
+) -> ArchiveTimer:
+    from dsocr_analyze.archive.seconds import ArchiveTimer
 
-    concurrency, deadline = context.params["concurrency"], context.params["deadline"]
+    concurrency, deadline = given["concurrency"], given["deadline"]
     concurrency = _LIST_CONCURRENCY if concurrency is None else concurrency
     if not 1 <= concurrency <= time_requests.MOST_CONCURRENCY:
         raise WorkloadError(
             f"--concurrency {concurrency} is out of range; give 1 to"
             f" {time_requests.MOST_CONCURRENCY}"
         )
-
-    return ArchiveTimeRequest(
-        requested, concurrency, None if deadline is None else deadline_hours(deadline),
-        time_requests.lengths_are_given(context),
+    return ArchiveTimer(
+        requested, model, settings, concurrency=concurrency,
+        deadline_hours=None if deadline is None else deadline_hours(deadline),
+        has_lengths=time_requests.lengths_are_given(given),
     )  # fmt: skip
 
 
@@ -57,7 +62,6 @@ def count_list(context: typer.Context, requested: TimeRequested | None) -> None:
     """Counts the pages of a list."""
     given = context.params
     output, batch_size, histogram = (given[each] for each in ("output", "batch_size", "histogram"))
-    time = None if requested is None else _list_time(context, requested)
     options.check_files(output)
     directory = page_options.model_directory_from(given["model"], given["arch"], given["config"])
     asked = setting.CountedModel.from_directory(directory)
@@ -69,14 +73,14 @@ def count_list(context: typer.Context, requested: TimeRequested | None) -> None:
         dtypes=options.dtypes_from(given["dtype"]),
     )  # fmt: skip
     modes = tuple(dict.fromkeys(modes))
-    _check(given, time)
+    _check(given, has_gpu=requested is not None)
     lengths = {name: given[name] for name in ("text_tokens", "max_new_tokens")}
     planned = PageRequest(architecture=architecture, batch_size=batch_size, **lengths)
     lengths["text_tokens"] = planned.workload_of_page.text_tokens
     opening = setting.opening_of(
         directory, architecture, modes, command="archive", options=options.options_used(context)
     )
-    timer = None if time is None else time.timer(asked, settings)
+    timer = None if requested is None else _timer(given, requested, asked, settings)
     words.warn(context, setting.warnings_of_modes(architecture, modes), arguments=())
     listed = pages.open_pages(given["pages"], pdf_dpi=given["pdf_dpi"])
     words.warn(context, listed.warnings)
@@ -108,14 +112,14 @@ def count_list(context: typer.Context, requested: TimeRequested | None) -> None:
     )
 
 
-def _check(given: Mapping[str, Any], time: ArchiveTimeRequest | None) -> None:
+def _check(given: Mapping[str, Any], *, has_gpu: bool) -> None:
     """Raises, before any work, for options that contradict each other."""
     batch_size, output, listed = given["batch_size"], given["output"], given["pages"]
     for is_wrong, why in (
         (batch_size != 1 and output is not None,
          f"--output {output} has one row per page, and a page of a batch has no cost of its own;"
          f" leave out --output, or --batch-size {batch_size}"),
-        (batch_size != 1 and time is not None,
+        (batch_size != 1 and has_gpu,
          f"--batch-size {batch_size} has no effect on seconds: a GPU takes the pages of a list as"
          f" they come; give --concurrency {batch_size} instead"),
     ):  # fmt: skip

@@ -96,7 +96,7 @@ def of_many_pages(context: typer.Context) -> TimeRequested | None:
     request = time_request(gpus, {**given, "concurrency": "1"}, _lengths_by_limit(context))
     [job], mean = request.jobs, given["mean_new_tokens"]
     said = "every page generates the most tokens it may"
-    if lengths_are_given(context):
+    if lengths_are_given(given):
         said = job.lengths(1).sentence if mean is None else (
             f"pages that end on their own generate {mean:g} tokens on average;"
             f" {100 * given['share_at_limit']:g} % of pages generate the most tokens they may"
@@ -128,7 +128,6 @@ def _lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
     return OutputLengths.fixed
 
 
-def lengths_are_given(context: typer.Context) -> bool:
+def lengths_are_given(given: Mapping[str, Any]) -> bool:
     """Whether options give more than the longest output."""
-    given = context.params
     return not (given["new_tokens_from"] is None and given["mean_new_tokens"] is None)
