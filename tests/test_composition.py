@@ -4,8 +4,6 @@ import dataclasses
 import itertools
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -203,27 +201,6 @@ def test_batches_beyond_a_float_and_beyond_64_bits_are_exact():
     steps = m * (step.decode.work.macs - K * per_key) + per_key * (m * K + m * (m - 1) // 2)
     assert figures.batch.macs == step.prefill_pass.macs + steps
     assert figures.batch.macs > 2**63
-
-
-def test_neither_torch_nor_numpy_is_imported_before_arrays_ask_for_it():
-    code = (
-        "import sys\n"
-        "def check(*names): assert not {*names} & sys.modules.keys(), names\n"
-        "import dsocr_analyze.workload\n"
-        "check('PIL', 'numpy')\n"
-        "from dsocr_analyze import analytic\n"
-        "from dsocr_analyze.architectures import DEFAULT\n"
-        "from dsocr_analyze.model.directory import ModelDirectory\n"
-        "directory = ModelDirectory.read(DEFAULT.reference)\n"
-        "page = analytic.page_figures(directory, DEFAULT.plan(page=(1000, 1000)))\n"
-        "page.prefill_pass, [stage.own for stage in page.stages.values()]\n"
-        "check('numpy', 'torch')\n"
-        "import numpy as np\n"
-        "lengths = {'base_size': 1024, 'whole_resolution': 1024, 'text_tokens': np.arange(1, 9)}\n"
-        "DEFAULT.forms.page_totals(directory.dimensions(), **lengths)\n"
-        "check('torch', 'transformers', 'fvcore')\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # --- many pages at once, by passes on symbols: equal to one at a time, exact or refused

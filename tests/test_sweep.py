@@ -362,18 +362,26 @@ def test_a_count_beyond_64_bits_is_refused_before_and_never_wraps():
 # The process -------------------------------------------------------------------------------------
 
 
-def test_sweep_archive_and_check_import_no_torch():
+def test_nothing_is_imported_that_is_not_needed_yet():
     Path("pages.csv").write_text("width,height\n640,640\n")
     Path("budgets.toml").write_text('[workloads.page]\nmode = "tiny"\n')
     code = (
-        "import sys; from dsocr_analyze.cli import main\n"
-        "import dsocr_analyze.archive\n"
-        "assert not {'numpy', 'pyarrow'} & set(sys.modules)\n"
+        "import sys\n"
+        "def check(*names): assert not {*names} & sys.modules.keys(), names\n"
+        "import dsocr_analyze.archive, dsocr_analyze.workload\n"
+        "check('PIL', 'numpy')\n"
+        "from dsocr_analyze import analytic\n"
+        "from dsocr_analyze.architectures import DEFAULT\n"
+        "from dsocr_analyze.model.directory import ModelDirectory\n"
+        "directory = ModelDirectory.read(DEFAULT.reference)\n"
+        "page = analytic.page_figures(directory, DEFAULT.plan(page=(1000, 1000)))\n"
+        "page.prefill_pass, [stage.own for stage in page.stages.values()]\n"
+        "check('numpy', 'pyarrow', 'torch')\n"
+        "from dsocr_analyze.cli import main\n"
         "quiet = ('-q', '--output', 'rows.csv')\n"
         "assert main(['sweep', *quiet]) == main(['archive', 'pages.csv', *quiet]) == 0\n"
         "assert main(['check', '--budgets', 'budgets.toml']) == 0\n"
-        "assert not {'torch', 'transformers', 'matplotlib'} & set(sys.modules)\n"
-        "assert 'dsocr_analyze.archive.seconds' not in sys.modules"
+        "check('torch', 'transformers', 'fvcore', 'matplotlib', 'dsocr_analyze.archive.seconds')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
