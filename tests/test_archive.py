@@ -457,18 +457,6 @@ def test_with_and_without_a_sliding_window_are_two_settings(capsys, pages):
     assert out.count("eager, no window") == out.count("eager ") >= 3
 
 
-def test_a_list_that_breaks_off_leaves_the_old_output(capsys, tmp_path):
-    path, output = tmp_path / "pages.parquet", tmp_path / "costs.csv"
-    table = pa.table({"width": range(1, 99_999), "height": range(1, 99_999)})
-    pq.write_table(table, path, row_group_size=9999)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2 : len(content) // 2 + 50_000] = bytes(50_000)
-    path.write_bytes(content)
-    output.write_text("old")
-    assert (run(capsys, "archive", path, "--output", output)[0], output.read_text()) == (2, "old")
-    assert {file.name for file in tmp_path.iterdir()} == {"pages.parquet", "costs.csv"}
-
-
 # Ray ---------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,6 @@ import time
 import zlib
 from collections.abc import Callable
 from fractions import Fraction
-from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -448,19 +447,6 @@ def test_all_other_files_are_counted_by_extension(scans, capsys):
         "Not counted: 2 hidden files or folders, ignored",
         "Not counted: 1 link to a folder, not followed",
     ]
-
-
-def test_files_are_opened_as_their_pages_are_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages_module, "_PAGES_A_BATCH", 2)
-    for number in range(9):
-        Image.new("L", (9, 9)).save(tmp_path / f"{number}.png")
-    with mock.patch.object(
-        image_file.ImagePages, "sizes", autospec=True, return_value=[(9, 9)]
-    ) as opened:
-        source = open_pages(tmp_path)
-        assert opened.call_count == 0
-        next(source.batches)
-        assert opened.call_count == 2
 
 
 def test_extensions_without_number_take_bounded_memory(tmp_path, monkeypatch):

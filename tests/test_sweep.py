@@ -238,23 +238,6 @@ def test_odd_sizes_and_long_outputs_are_warned_of_and_strict_makes_them_a_failur
     assert [each in err for each in (*said, "--base-size")] == [*[True] * len(said), False]
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("new_tokens", [64, 4096])
-def test_the_sliding_window_is_an_axis(capsys, new_tokens):
-    arguments = ("--arch", "unlimited-ocr", "--max-new-tokens", new_tokens)
-    rows = rows_of(*arguments, "--sliding-window", "0,1", "--gpu", "h100-sxm").to_pylist()
-    assert [row["sliding_window"] for row in rows] == [False, True]
-    for row in rows:
-        own = ("--sliding-window", int(row["sliding_window"]))
-        report = json.loads(run(capsys, "--engine", "analytic", *arguments, *own, "--json", "-")[1])
-        found = {figure: row[f"batch_{figure}"] for figure in FIGURES}
-        assert found == {figure: report["total"]["batch"][figure] for figure in FIGURES}
-        assert row["kv_cache_bytes"] == report["memory"]["kv_cache_bytes"]
-    # The window holds 128 tokens: beyond that it saves bytes, and so time.
-    for name in ("batch_bytes_read", "page_seconds"):
-        assert (rows[0][name] > rows[1][name]) == (new_tokens > 128)
-
-
 @pytest.mark.parametrize(
     ("suffix", "error", "expected"),
     [
