@@ -59,7 +59,7 @@ def test_views_show_the_page_as_infer_makes_them(name, mode, page, expected):
     ] == expected
 
 
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.tuples(st.integers(1, 900), st.integers(1, 900)))
 def test_padded_views_are_those_of_pillow(page):
     [shown] = planned("deepseek-ocr", "base", page)[1]
@@ -67,7 +67,7 @@ def test_padded_views_are_those_of_pillow(page):
     assert shown.content == tuple(max(1, length) for length in contained)
 
 
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from([(name, mode) for name, each in ARCHITECTURES.items()
                      for mode in each.modes]),

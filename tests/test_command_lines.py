@@ -334,6 +334,8 @@ REFUSED = [
      "cannot write 'gone/costs.png': no folder 'gone'; create it"),
     ("sweep --plot a.svg --quantity page_seconds", 2,
      "--quantity page_seconds needs predicted seconds; give --gpu too"),
+    ("sweep --plot a.svg --gpu l40s --quantity cost_per_thousand_pages", 2,
+     "--quantity cost_per_thousand_pages needs predicted seconds; give --gpu and --price too"),
     ("sweep --price 2", 2, "--price is for predicted seconds; give --gpu too, or leave it out"),
     ("sweep --runtime eager", 2,
      "--runtime is for predicted seconds; give --gpu too, or leave it out"),

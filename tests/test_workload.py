@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from PIL import Image
 
 from dsocr_analyze.architectures import DEFAULT, deepseek_ocr, plan_workload, views
@@ -55,6 +55,7 @@ def test_grids_by_hand_and_as_recorded():
     assert [w * h for w, h in GRIDS] == sorted(w * h for w, h in GRIDS)
 
 
+@settings(max_examples=30, deadline=None)
 @given(sides, sides)
 def test_a_page_beyond_one_tile_gets_a_grid_that_no_other_is_nearer_than(width, height):
     grid = crop_grid(width, height)
@@ -90,6 +91,7 @@ def test_a_token_covers_64_pixels_a_newline_ends_each_row_and_a_separator_the_im
     assert DEFAULT.visual_tokens(1024, 640, False, (1, 1)) == 10 * 11 + 1
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.integers(16, 16_384))
 def test_tokens_are_what_the_encoders_convolutions_yield(size):
     patches = (size - 16) // 16 + 1  # kernel 16, stride 16
@@ -291,6 +293,7 @@ def test_workloads_by_hand_and_as_recorded():
         assert {name: getattr(workload, name) for name in planned} == planned
 
 
+@settings(max_examples=30, deadline=None)
 @given(sides, sides, view_sizes, view_sizes, st.booleans(), st.integers(1, 5000))
 def test_views_tokens_and_lengths_follow_from_each_other(width, height, base, image, crop, text):
     page = {

@@ -305,22 +305,17 @@ _FIGURES: Final = {
     "bytes_read_expected": ("bytes read, expected experts", "B"),
     "bytes_written": ("bytes written", "B"),
 }
-TIMES: Final = {
+_DESCRIBED: Final = {
+    "kv_cache_bytes": ("KV cache of the whole batch", "B"),
+    "peak_activation_bytes": ("peak activation of the prefill pass", "B"),
+    "visual_tokens": ("visual tokens", "tokens"),
+    "seq_len": ("prompt", "tokens"),
     "ttft_seconds": ("time to the first token", "s"),
     "tpot_seconds": ("time per token", "s"),
     "page_seconds": ("time of one page", "s"),
     "pages_per_second": ("pages per second", "pages/s"),
     "tokens_per_second": ("tokens per second", "tokens/s"),
     evaluate.COST: ("cost of 1,000 pages", "in the currency of the price"),
-}
-"""Columns that can be plotted if seconds are predicted."""
-
-_DESCRIBED: Final = {
-    "kv_cache_bytes": ("KV cache of the whole batch", "B"),
-    "peak_activation_bytes": ("peak activation of the prefill pass", "B"),
-    "visual_tokens": ("visual tokens", "tokens"),
-    "seq_len": ("prompt", "tokens"),
-    **TIMES,
     **{
         f"{name}_{figure}": (f"{what} of {whole}", unit)
         for name, whole in _WHOLES.items()
@@ -330,7 +325,7 @@ _DESCRIBED: Final = {
 
 
 def describe(quantity: str) -> tuple[str, str]:
-    """Name and unit of a column of `QUANTITIES` or `TIMES`; raises WorkloadError for others."""
+    """Name and unit of a column that can be plotted; raises WorkloadError for others."""
     if quantity not in _DESCRIBED:
         raise WorkloadError(
             f"no quantity {quantity!r} to plot; give one of {', '.join(QUANTITIES)}"
@@ -349,7 +344,7 @@ def sweep_picture(
 
     Args:
         batches: Rows of a sweep.
-        quantity: One of `QUANTITIES` or `TIMES`.
+        quantity: A column that can be plotted.
         x: By default the axis with most values.
         model: Its settings.
         time: What predicted seconds assume.
@@ -360,10 +355,8 @@ def sweep_picture(
     what, unit = describe(quantity)
     table = pa.Table.from_batches(batches)
     if quantity not in table.column_names:
-        raise WorkloadError(
-            f"quantity {quantity} needs predicted seconds, and these rows have none; "
-            "name a GPU (and a price for a cost)"
-        )
+        price = " and --price" if quantity == evaluate.COST else ""
+        raise WorkloadError(f"--quantity {quantity} needs predicted seconds; give --gpu{price} too")
     columns: dict[str, list[Any]] = {
         name: table.column(name).to_pylist()
         for name in (*_X_COLUMNS, "crop_mode")

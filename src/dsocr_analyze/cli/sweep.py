@@ -156,16 +156,11 @@ def _count_combinations(context: typer.Context, time: TimeRequested | None, quan
         command="sweep", options=options.options_used(context),
     )  # fmt: skip
     options.check_files(given["output"], given["plot"])
-    if given["plot"] is not None:
-        rows = asked.rows
-        shown.describe(quantity)
-        if time is None and quantity in shown.TIMES:
-            raise WorkloadError(f"--quantity {quantity} needs predicted seconds; give --gpu too")
-        if rows > shown.MOST_POINTS:
-            raise WorkloadError(
-                f"a plot of {rows:,} rows is not readable; give shorter ranges, for at most"
-                f" {shown.MOST_POINTS:,}, or no --plot"
-            )
+    if given["plot"] is not None and asked.rows > shown.MOST_POINTS:
+        raise WorkloadError(
+            f"a plot of {asked.rows:,} rows is not readable; give shorter ranges, for at most"
+            f" {shown.MOST_POINTS:,}, or no --plot"
+        )
     asked.check(counted)
     words.warn(context, setting.warnings_of_modes(architecture, asked.modes), arguments=())
     if asked.rows > _UNASKED_ROWS and not given["yes"]:
