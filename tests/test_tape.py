@@ -20,7 +20,7 @@ from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Attention, Elements, Gemm, Rows, Work, merged, total_work, work_by
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.tape import ArrayTape, Operand, Tape, ceil_log2
+from dsocr_analyze.tape import ArrayTape, Tape, ceil_log2
 from dsocr_analyze.tape.formula import Example, FormulaTape, value_of, written
 from dsocr_analyze.tape.modules import fused_attention, linear, rms_norm
 from dsocr_analyze.tape.polynomial import (
@@ -41,10 +41,6 @@ def t():
     return Tape(BFLOAT16)
 
 
-def paths(tape):
-    return [(kernel.path, kernel.operator, kernel.calls) for kernel in tape.kernels]
-
-
 def doubled(t, x):
     """Twice as many elements; a copy is alive beside them."""
     copy = t.move("clone", x)
@@ -56,9 +52,6 @@ def doubled(t, x):
 def rebound(t, x):
     x = t.move("clone", x)
     return t.move("clone", x)
-
-
-# --- integers
 
 
 # --- lifetimes -------------------------------------------------------------------------------
@@ -73,12 +66,6 @@ def test_a_tensor_lives_as_long_as_a_name_or_a_view_refers_to_it(t):
         t.check_nothing_is_left()
     del part
     t.check_nothing_is_left()
-
-
-def test_inputs_weights_and_the_hosts_tensors_are_no_activations(t):
-    held = t.input(5, FLOAT32), t.weight(5), t.host(5, FLOAT32), t.view(t.weight(6), 3)
-    assert all(isinstance(each, Operand) and each.tape is each.base is None for each in held)
-    assert (t.alive, t.peak) == (0, Peak(0, ""))
 
 
 @pytest.mark.parametrize(
@@ -111,40 +98,6 @@ def test_a_child_has_its_path_and_the_stage_that_begins_at_it():
     found = [(each.path, each.stage) for each in t.kernels]
     assert found == [("model.eye", "vision"), ("model", "rest")]
     assert (t.weights, t.path, t.stage) == ([("model.eye", "weight", 12)], "", "rest")
-
-
-def test_an_idle_module_has_weights_alone(t):
-    t.idle("spare", linear, features(t, 6), 2, 3, 4)
-    t.idle("experts", linear, features(t, 6), 2, 3, 4, indices=(2, 4))
-    assert t.weights == [(path, "weight", 12) for path in ("spare", "experts.2", "experts.3")]
-    assert (t.kernels, t.calls, t.alive, t.peak) == ([], [], 0, Peak(0, ""))
-
-
-def test_equal_children_are_numbered(t):
-    outputs = t.each("layers", 1, 3, doubled, t.input(3, BFLOAT16))
-    assert [output.n for output in outputs] == [6, 6]
-    operators = [(f"layers.{index}", name, 1) for index in (1, 2) for name in ("clone", "cat")]
-    assert paths(t) == operators
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-@pytest.mark.parametrize("repeat", ["call", "again"])
-def test_turns_count_for_all_and_the_last_meets_what_others_left(t, count, repeat):
-    kept = []
-    for skipped in t.turns(count):
-        if skipped:
-            kept.append(t.empty(skipped * 6, BFLOAT16))
-        kept.append(getattr(t, repeat)("turn", doubled, t.input(3, BFLOAT16)))
-    assert paths(t) == [("turn", "clone", count), ("turn", "cat", count)]
-    assert t.calls == [("turn", "", count)]
-    assert (t.alive, t.peak) == (count * 12, Peak(count * 12 + 6, "turn"))
-
-
-def test_memory_alone_is_followed_without_records():
-    t = Tape(BFLOAT16, records=False)
-    t.call("child", linear, t.empty(6, BFLOAT16), 2, 3, 4, bias=True)
-    assert (t.kernels, t.calls, t.weights, t.savings) == ([], [], [], [])
-    assert t.peak == Peak(12 + 16, "child")
 
 
 def test_another_size_type_or_option_is_another_call(t):
@@ -260,40 +213,6 @@ def s():
     return SymbolicTape(BFLOAT16)
 
 
-def test_only_what_may_be_the_highest_is_kept(s):
-    for n in (3 * N, N * N, 2 * N, Polynomial.of(3)):
-        s.empty(n, BFLOAT16)
-    assert levels(s) == ["2 n^2", "6 n"]
-
-
-def test_stages_are_apart():
-    def model(t):
-        kept = t.empty(N, BFLOAT16)
-        t.call("head", copied, t.input(N, BFLOAT16))
-        t.empty(5, BFLOAT16)
-        t.hold(kept)
-
-    t = SymbolicTape(BFLOAT16, {"model.head": "head"})
-    t.call("model", model)
-    head = Work(0, N, 0, 4 * N, 4 * N)
-    assert (t.work("head"), t.work(""), t.work("", "head")) == (head, Work(), head)
-    assert (levels(t), levels(t, "head")) == (["2 n + 10"], ["6 n"])
-
-
-def test_what_calls_have_done_can_be_shared_by_tapes():
-    spans, runs = {}, []
-
-    def forward(t, x):
-        runs.append(1)
-        return copied(t, x)
-
-    for _ in range(2):
-        t = SymbolicTape(BFLOAT16, spans=spans)
-        t.again("child", forward, t.input(7, BFLOAT16))
-        assert (t.work("").vector_flops, t.levels("")) == (7, (28,))
-    assert len(runs) == 1
-
-
 @pytest.mark.parametrize(
     ("count", "limits", "work", "alive", "level"),
     [
@@ -310,32 +229,12 @@ def test_of_equal_children_the_last_meets_the_others(s, count, limits, work, ali
     assert levels(s) == level
 
 
-@pytest.mark.parametrize(("count", "level"), [(0, 0), (1, 4 * 7), (3, 2 * 2 * 7 + 4 * 7)])
-def test_no_children_reach_no_level(s, count, level):
-    kept = s.each("x", 0, SOME, copied, s.input(N, BFLOAT16))
-    of = Values({"some": count, "n": 7}).of
-    assert (max(map(of, s.levels(""))), of(s.alive)) == (level, 2 * count * 7)
-    s.hold(*kept)
-
-
-def test_turns_of_an_unknown_number_are_refused(s):
-    with pytest.raises(ArithmeticError, match="depends on the sizes"):
-        list(s.turns(Polynomial.size("unknown")))
-
-
 def test_a_derived_size_is_one_size_and_of_numbers_a_number(s):
     half, again, other, number = (
         s.derived("half", lambda n: n // 2, size) for size in (N, N, N + 1, 9)
     )
     assert (str(half), str(again), str(other), number) == ("half", "half", "half'", 4)
     assert Values({"n": 9}).of(half + 10 * other) == 4 + 10 * 5
-
-
-def test_it_declares_no_weights(s):
-    s.idle("child", linear, s.input(N, BFLOAT16), N, 3, 5)
-    s.idle("experts", linear, s.input(N, BFLOAT16), N, 3, 5, indices=(0, N))
-    s.call("child", linear, s.input(3 * N, BFLOAT16), N, 3, 5)
-    assert (s.work("").macs, s.weights) == (15 * N, [])
 
 
 # --- operators, each against its record by hand, and on sizes that are symbols --------------------
