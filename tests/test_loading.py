@@ -22,9 +22,9 @@ from process_state import settings
 from safetensors.torch import save_file
 from transformers.utils import is_torchvision_available
 
+from dsocr_analyze import output_files
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.errors import (
-    AnalyzeError,
     ConfigError,
     ModelCodeError,
     ModelDirectoryError,
@@ -296,41 +296,6 @@ def test_random_weights_are_drawn_where_there_is_a_checkpoint(path):
     assert (read.module.scale == 2).all()
 
 
-@pytest.mark.parametrize(
-    ("left_out", "added", "says"),
-    [
-        ("norm.bias", {}, ("lack 1 parameters", "'norm.bias'")),
-        ("", {"other": torch.ones(1)}, ("'other'", "model.safetensors")),
-        ("", {"scale": torch.ones(5)}, ("'scale'", "(5,)", "(4,)")),
-    ],
-)
-def test_weights_that_are_missing_extra_or_of_another_shape_are_named(path, left_out, added, says):
-    tensors = {name: x for name, x in tensors_of(path).items() if name != left_out} | added
-    save_file(tensors, path / ONE)
-    with pytest.raises(ModelDirectoryError) as error:
-        load(path, "cpu")
-    assert [part for part in says if part not in str(error.value)] == []
-
-
-def test_memory_that_is_not_there_is_said(path):
-    vendor_like.write(path, **ends("torch.empty(10**17)"))
-    with pytest.raises(AnalyzeError, match="not enough memory"):
-        load(path, "cpu")
-
-
-SHARED = ["scale", "norm.weight"]
-
-
-@pytest.mark.parametrize("kept", SHARED)
-def test_weights_that_are_shared_may_have_either_name(path, kept):
-    vendor_like.write(path, **ends("self.scale = self.norm.weight"))
-    tensors = {name: x for name, x in tensors_of(path).items() if name not in SHARED}
-    save_file({**tensors, kept: torch.full((4,), 3.0)}, path / ONE)
-    module = load(path, "cpu").module
-    assert module.scale is module.norm.weight
-    assert (module.scale == 3).all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_drawn_weights_are_the_same_every_time_and_leave_the_callers_numbers_alone(path, dtype):
     before = torch.get_rng_state()
@@ -514,27 +479,16 @@ def test_without_a_home_nothing_is_trusted_and_nothing_recorded(checkout, monkey
         record_trust(ModelDirectory.read(checkout))
 
 
-@pytest.mark.exhaustive
-def test_records_made_at_once_are_all_kept(tmp_path, config_home):
-    paths = [vendor_like.write(tmp_path / f"model {number}") for number in range(16)]
-    code = (
-        "import sys; from pathlib import Path;"
-        "from dsocr_analyze.model.directory import ModelDirectory;"
-        "from dsocr_analyze.model.trust import record_trust;"
-        "models = [ModelDirectory.read(Path(each)) for each in sys.argv[1:]];"
-        "sys.stdin.read();"  # all have started
-        "[record_trust(each) for each in models]"
+def test_what_is_locked_for_long_is_said(store, checkout, monkeypatch):
+    monkeypatch.setattr(output_files, "_LONGEST_WAIT_SECONDS", 0.05)
+    lock = (
+        "import fcntl, os, sys;fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     )
-    command = [sys.executable, "-c", code]
-    running = [
-        subprocess.Popen([*command, *map(str, paths[at::4])], stdin=subprocess.PIPE)
-        for at in range(4)
-    ]
-    for process in running:
-        process.stdin.close()
-    assert [process.wait(60) for process in running] == [0] * 4
-    assert set(json.loads(trust_store().read_text())) == set(map(str, paths))
-    assert [file.name for file in trust_store().parent.iterdir()] == ["trust.json"]
+    with output_files.locked(store.parent):
+        held = subprocess.run([sys.executable, "-c", lock, store.parent], capture_output=True)
+        assert b"BlockingIOError" in held.stderr
+        with pytest.raises(OutputError, match="is locked by another process"):
+            record_trust(ModelDirectory.read(checkout))
 
 
 @pytest.mark.exhaustive

@@ -197,26 +197,6 @@ def test_others_see_every_setting_as_it_was(monkeypatch, context, changed, has_s
     assert looks() == before
 
 
-@pytest.mark.exhaustive
-def test_a_watching_thread_sees_every_setting_as_it_was():
-    """All the time while sessions are made and run; the default dtype alone is everybody's."""
-    before, ended, seen = looks(), threading.Event(), []
-
-    def watch(_):
-        seen.extend(looks() for _ in iter(ended.is_set, True))
-
-    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as stack:
-        stack.callback(ended.set)
-        watching = pool.map(watch, [None])
-        for dtype in ("float16", "bfloat16", "float16"):
-            directory = small_directory(num_hidden_layers=1)
-            session = DeepSeekOCRSession.from_directory(directory, dtype=dtype)
-            session.figures(session.plan(**SMALLEST))
-    assert [*watching] == [None]
-    assert len(seen) > 50
-    assert seen == [before] * len(seen)
-
-
 # What they notice while a model is built or run: nothing but the default dtype.
 
 

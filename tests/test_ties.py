@@ -13,7 +13,7 @@ from any_models import DECODER, IS_5, LLAMA
 from command_line import run
 from every_architecture import STAGES, alone, architectures, built, smallest_config
 from safetensors.torch import load_file, save_file
-from sampling import first, named, sampled
+from sampling import every, first, named, sampled
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from dsocr_analyze.architectures import described_architecture
@@ -196,8 +196,8 @@ def load(folder: Path) -> torch.nn.Module:
 # --- ties of checkpoints ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
-@sampled("shard", ["40KB", "10GB"], first(1))  # several files, and one
+@sampled("name", MODELS, every(3))
+@sampled("shard", ["40KB", "10GB"], first(1), ids=["sharded", "one file"])
 def test_what_transformers_saves_loads_with_its_ties_and_values(tmp_path, name, shard):
     own = of_transformers(name)
     own.save_pretrained(tmp_path, max_shard_size=shard)
@@ -267,8 +267,13 @@ def test_a_tie_has_either_name(tmp_path, values, without, extra):
                 "does not fit the model" if IS_5 else "which the model does not have",
             ],
         ),
+        (
+            "nothing",
+            lambda _: {EMBEDDING: torch.ones(5)},
+            [repr(EMBEDDING), "does not fit the model" if IS_5 else "has shape (5,)"],
+        ),
     ],
-    ids=["other values", "missing", "unknown"],
+    ids=["other values", "missing", "unknown", "another shape"],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_with_the_way_out(tmp_path, values, without, extra, words):
     held = {name: each for name, each in values.items() if without not in name}

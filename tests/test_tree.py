@@ -166,25 +166,6 @@ def test_reference_rows_are_its_modules_with_calls_shapes_and_flops_of_a_page(tm
 
 
 @pytest.mark.exhaustive
-def test_reference_is_folded_filtered_and_drawn(capsys):
-    def shown(*options):
-        code, out, _ = run(capsys, *TREE, *options)
-        assert code == 0
-        return out
-
-    text = shown("--depth", "3", "--no-trace")
-    # The blocks are one level further down.
-    names = "[1-11] x 11: DeepseekV2DecoderLayer", "[0-23] x 24: NoTPTransformerBlock", "calls"
-    assert [name in text for name in names] == [True, False, False]
-    rows = json.loads(shown("--stage", "projector", "--no-trace", "--format", "json"))["modules"]
-    assert [row["name"] for row in rows] == ["model.projector", "model.projector.layers"]
-    leaves = json.loads(shown("--leaves", "--format", "json"))["stages"]
-    of_sam = {"Conv2d": 5, "GELU": 12, "LayerNorm": 24, "LayerNorm2d": 2, "Linear": 48}
-    assert (leaves["sam"], leaves["decode"]) == (of_sam, {"Linear": 1})
-    assert list(leaves) == ["sam", "clip", "projector", "prefill", "decode"]
-
-
-@pytest.mark.exhaustive
 def test_dump_script_writes_rows_and_text(tmp_path, capsys):
     script = Path(__file__).resolve().parent.parent / "scripts" / "dump_dsocr_tree.py"
     dump = runpy.run_path(str(script))["dump"]
