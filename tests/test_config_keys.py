@@ -864,21 +864,6 @@ OTHER_VISION = {
 
 @pytest.mark.vendor
 @needs_vendor
-def test_closed_forms_count_what_the_code_builds():
-    read = ModelDirectory.read(VENDOR)
-    assert read.code == "published"
-    other = read.with_config({**read.config, **OTHER_VISION})
-    figures = analytic.page_figures(other, CODE_PAGE)
-    assert figures.parameters.total == 3_336_106_240
-    assert len(figures.warnings) == 15
-    assert (
-        "config.json: 'projector_config.projector_type' is 'mlp_gelu', but the directory's code"
-        " does not read it and builds 'linear'; 'linear' counts"
-    ) in figures.warnings
-
-
-@pytest.mark.vendor
-@needs_vendor
 def test_the_code_builds_the_same_whatever_the_vision_sections_say():
     plain, other, neither = (
         session(vendor(**changes))

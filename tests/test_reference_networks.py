@@ -700,14 +700,9 @@ def test_states_weights_and_caches_come_back_when_asked_for():
     cache = output.past_key_values
     key = cache[0][0]
     assert model(ids[:, :1], past_key_values=cache).past_key_values is cache
-    hidden, weights, present = model.model.layers[0](
-        output.hidden_states[0], past_key_value=cache, output_attentions=True, use_cache=True
-    )
-    assert len(model.model.layers[0](hidden)) == 1
     assert [tuple(state.shape) for state in output.hidden_states] == [(1, 6, 32)] * 4
     assert [tuple(weights.shape) for weights in output.attentions] == [(1, 4, 6, 6)] * 3
-    assert (key.shape, cache.get_seq_length()) == ((1, 2, 6, 8), 13)
-    assert (hidden.shape, weights.shape, present) == ((1, 6, 32), (1, 4, 6, 13), cache)
+    assert (key.shape, cache.get_seq_length()) == ((1, 2, 6, 8), 7)
     assert not isinstance(cache, list | tuple)  # `tree` would show the shapes of all it holds
 
 

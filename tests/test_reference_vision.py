@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from sampling import named, sampled
-from test_reference_networks import VISION, normal, randomised
+from test_reference_networks import normal, randomised
 from torch import nn
 from transformers import Qwen2Config
 from transformers.models.qwen2 import modeling_qwen2
@@ -136,15 +135,6 @@ def test_a_windowed_block_equals_attention_window_by_window():
     torch.testing.assert_close(block(x), h + block.mlp(block.norm2(h)))
 
 
-@sampled("resolution", [128, 192], named(192))
-def test_sam_divides_the_resolution_by_64(resolution):
-    sam, side = randomised(deepencoder.build_sam_vit_b(VISION)), resolution // 64
-    assert sam(normal(2, 3, resolution, resolution)).shape == (2, 20, side, side)
-    options = {"img_size": 64, "embed_dim": 12, "depth": 1, "num_heads": 2}
-    sam = deepencoder.ImageEncoderViT(**options, use_abs_pos=False)
-    assert (sam.pos_embed, sam(normal(1, 3, 64, 64)).shape) == (None, (1, 1024, 1, 1))
-
-
 # ------------------------------------------------------------------------- DeepSeek-OCR-2's encoder
 
 
@@ -212,18 +202,12 @@ def test_a_sequence_may_hold_its_kinds_in_any_order_or_one_alone(kinds):
     assert shapes == [((1, 2, len(kinds), 4),) * 2] * 2
 
 
-@torch.no_grad()
-def test_the_encoder_has_one_attention():
-    """Without a mask it is causal and makes its own tables."""
-    for other in ("eager", "flash_attention_2"):
-        with pytest.raises(ValueError, match="'sdpa' only"):
-            encoder(attn_implementation=other)
-    layer, x = encoder().model.model.layers[0], normal(1, 4, 24)
+@pytest.mark.parametrize("other", ["eager", "flash_attention_2"])
+def test_the_encoder_has_one_attention(other):
+    with pytest.raises(ValueError, match="'sdpa' only"):
+        encoder(attn_implementation=other)
     with pytest.raises(ValueError, match="no attention weights"):
-        layer(x, output_attentions=True)
-    free = layer(x)
-    masked = layer(x, attention_mask=mixed_mask([1] * 4), position_ids=torch.arange(4)[None])
-    torch.testing.assert_close(free, masked, atol=1e-6, rtol=1e-5)
+        encoder().model.model.layers[0](normal(1, 4, 24), output_attentions=True)
 
 
 # ------------------------------------------------ tensors alive, in bf16, beside weights and inputs
