@@ -50,7 +50,7 @@ def changed(small: Small, stages: tuple[str, str] = ("", ""), **config) -> Small
 # ------------------------------------------------------------------------------------------ counts
 
 
-QUICK = ("llama", "qwen2_moe", "qwen2_vl", "clip")
+QUICK = ("qwen2_moe", "qwen2_vl", "clip")
 
 
 @pytest.fixture(

@@ -243,7 +243,7 @@ SMALL = {
     "wav2vec2": WAV2VEC2,
 }
 DRAFTED = sorted(SMALL.keys() - UNDRAFTED.keys())
-QUICK = ("t5", "qwen2_vl", "bert")
+QUICK = ("t5", "qwen2_vl")
 
 
 def written(config, folder):

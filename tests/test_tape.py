@@ -465,7 +465,7 @@ sizes = st.fixed_dictionaries({
 
 
 @pytest.mark.parametrize("name", list(forwards(NUMBERS)))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(numbers=sizes)
 def test_every_figure_has_the_value_of_the_forward_on_numbers(name, numbers):
     numbers["k"] = min(numbers["k"], numbers["E"])

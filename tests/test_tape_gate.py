@@ -22,7 +22,7 @@ from dsocr_analyze.tape import modules
 
 
 SEEDS = range(240)
-QUICK = (31, 36, 53, 124, 141, 142, 215)
+QUICK = (36, 53, 124, 141, 215)
 """Cases that run in a blink: of every architecture, with and without latent attention, experts,
 FlashAttention, several prompts or pages, and with a window that fills up."""
 
@@ -40,7 +40,7 @@ def test_a_pass_is_that_of_the_trace(seed):
             assert figures[name] == figure, (number, name)
 
 
-@sampled("seed", SEEDS, named(*QUICK))
+@sampled("seed", SEEDS, named(*QUICK[:3]))
 def test_a_prefill_pass_holds_as_much_as_real_tensors(seed):
     case = dataclasses.replace(drawn(seed), flash=False)  # of which CPUs have no kernel
     if case.dtype is dtypes.FLOAT16:  # of which CPUs have no fused softmax

@@ -138,7 +138,7 @@ def config_of(name: str) -> dict[str, Any]:
 # --- ties of models that are built -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
+@sampled("name", MODELS, every(3))
 def test_parameters_are_shared_as_in_transformers_own_model(tmp_path, name):
     module = built(alone(config_of(name), tmp_path)).module
     assert facts_of(module) == facts_of(of_transformers(name))

@@ -149,6 +149,7 @@ def test_tree_of_another_model_directory_needs_trust_and_has_no_stages(tmp_path,
 TREE = ("tree", "--model", "reference")
 
 
+@pytest.mark.exhaustive
 def test_reference_rows_are_its_modules_with_calls_shapes_and_flops_of_a_page(tmp_path, capsys):
     target = tmp_path / "tree.json"
     assert run(capsys, *TREE, "--format", "json", "--output", target)[0] == 0
