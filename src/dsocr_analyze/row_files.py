@@ -168,8 +168,6 @@ class RowSource:
     """Rows that are read once, in order, in batches."""
 
     batches: Iterator[RawRows]
-    length: int | None = None
-    """Number of rows, if known beforehand."""
     warnings: tuple[str, ...] = ()
 
 
@@ -221,7 +219,7 @@ def _open_csv(path: Path, kind: RowKind) -> RowSource:
             yield _batch(block, first, len(names), positions)
             first += len(block)
 
-    return RowSource(batches(), warnings=kind.warnings(path, names, columns))
+    return RowSource(batches(), kind.warnings(path, names, columns))
 
 
 def _line_blocks(path: Path, kind: RowKind) -> Iterator[Any]:
@@ -325,7 +323,7 @@ def _open_parquet(path: Path, kind: RowKind) -> RowSource:
         finally:
             file.close()
 
-    return RowSource(batches(), file.metadata.num_rows, kind.warnings(path, names, columns))
+    return RowSource(batches(), kind.warnings(path, names, columns))
 
 
 # --- opening -------------------------------------------------------------------------------------

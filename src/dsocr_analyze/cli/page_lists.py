@@ -87,16 +87,18 @@ def count_list(context: typer.Context, requested: TimeRequested | None) -> None:
 
     def passing() -> Iterator[pages.Pages]:
         """The pages; their rows are written before, and counted as done after."""
+        done = 0
         for some in pages.read_pages(listed.batches, architecture.forms.crop_grids, **lengths):
             if writer is not None:
                 for each in settings:
                     writer.write(some.table(asked, each))
             yield some
-            progress.advance(len(some) + some.malformed.rows)
+            done += len(some) + some.malformed.rows
+            announce(f"{done:,} pages")
 
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(table_files.table_writer(output, opening)) if output else None
-        progress = stack.enter_context(streams.LateProgress("pages", listed.length))
+        announce = stack.enter_context(streams.announced_steps(is_patient=True))
         found = totals.add_up(
             asked, settings, passing(), opening, timer, batch_size=batch_size, files=listed.files
         )

@@ -128,51 +128,29 @@ def _ends(text: str, longest: int, gap: str) -> str:
 
 
 @contextlib.contextmanager
-def announced_steps(*, in_lines: bool = False) -> Iterator[Callable[[str], None]]:
-    """Yields what shows a step: live on a terminal, or else a line now and then if `in_lines`."""
-    if sys.stderr is not None and sys.stderr.isatty():
-        from rich.console import Console
+def announced_steps(
+    *, in_lines: bool = False, is_patient: bool = False
+) -> Iterator[Callable[[str], None]]:
+    """Yields what shows a step: live on a terminal, or else a line now and then if `in_lines`.
 
-        with Console(stderr=True).status("starting") as status:
-            yield status.update
-        return
-    began = last = time.monotonic()
+    If `is_patient`, a terminal shows none of the first second.
+    """
+    is_watched = sys.stderr is not None and sys.stderr.isatty()
+    status: Any = None
+    with contextlib.ExitStack() as shown:
+        began = last = time.monotonic()
 
-    def announce(step: str) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if in_lines and now - last >= _LINE_SECONDS:
-            last = now
-            complain(f"after {now - began:.0f} s: {step}")
+        def announce(step: str) -> None:
+            nonlocal status, last
+            now = time.monotonic()
+            if status is not None:
+                status.update(step)
+            elif is_watched and now - began >= is_patient * _PATIENCE_SECONDS:
+                from rich.console import Console
 
-    yield announce
+                status = shown.enter_context(Console(stderr=True).status(step))
+            elif in_lines and not is_watched and now - last >= _LINE_SECONDS:
+                last = now
+                complain(f"after {now - began:.0f} s: {step}")
 
-
-class LateProgress(contextlib.ExitStack):
-    """A progress bar on a terminal, after a second."""
-
-    def __init__(self, what: str, total: int | None) -> None:
-        super().__init__()
-        self._what, self._total, self._done = what, total, 0
-        self._begins = time.monotonic() + _PATIENCE_SECONDS
-        self._bar: Any = None
-
-    def advance(self, count: int) -> None:
-        """Counts more as done."""
-        self._done += count
-        is_watched = sys.stderr is not None and sys.stderr.isatty()
-        if not is_watched or time.monotonic() < self._begins:
-            return
-        if self._bar is None:
-            from rich import console, progress
-
-            self._bar = self.enter_context(
-                progress.Progress(
-                    progress.TextColumn("{task.description}"), progress.BarColumn(),
-                    progress.MofNCompleteColumn(), progress.TimeRemainingColumn(),
-                    console=console.Console(stderr=True), transient=True,
-                    redirect_stdout=False, redirect_stderr=False,
-                )
-            )  # fmt: skip
-            self._bar.add_task(self._what, total=self._total)
-        self._bar.update(self._bar.task_ids[0], completed=self._done)
+        yield announce

@@ -187,10 +187,10 @@ def _write(
     output, plot = given["output"], given["plot"]
     rows, positions = asked.rows, counted.dimensions.decoder.max_position_embeddings
     most_kept, drawn = shown.MOST_SHOWN if plot is None else rows, None
-    beyond, kept = 0, list[Any]()
+    done, beyond, kept = 0, 0, list[Any]()
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(_row_writer(given, opening))
-        progress = stack.enter_context(streams.LateProgress("workloads", rows))
+        announce = stack.enter_context(streams.announced_steps(is_patient=True))
         for batch in asked.batches(counted):
             reach = batch.column("seq_len").to_numpy() + batch.column("max_new_tokens").to_numpy()
             beyond += int((reach - 1 > positions).sum())
@@ -198,7 +198,8 @@ def _write(
                 writer.write(batch)
             if sum(each.num_rows for each in kept) < most_kept:
                 kept.append(batch)
-            progress.advance(batch.num_rows)
+            done += batch.num_rows
+            announce(f"{done:,} of {rows:,} workloads")
         context.obj.begin_writing()
         if plot is not None:  # before the table is in place, since it may fail
             drawn = shown.sweep_picture(
