@@ -209,14 +209,6 @@ def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(caps
     assert run(capsys, "--output", "/proc/out")[:2] == (74, "")
 
 
-def test_control_characters_do_not_reach_the_terminal(capsys, tmp_path):
-    _, _, err = run(capsys, "--model", "no\x1b[2Kwhere\x07")
-    directory = small_model(tmp_path / "m")
-    (directory / "evil\r\x1b[2K.py").write_text("")
-    _, out, _ = run(capsys, "trust", directory)
-    assert not set("\x1b\x07\r") & set(out + err)
-
-
 COPIES_DO_NOT_CHANGE = ("params", "macs", "matrix_flops", "vector_flops", "flops", "activations")
 
 
@@ -381,17 +373,6 @@ class TestTheCallersProcess:
             assert process_settings() == before
             for line in (("--debug", *ANALYTIC), (*ANALYTIC, "--debug"), ("compare", "--debug")):
                 assert ("Traceback" in run(capsys, *line)[2]) == (code == 70), line
-
-    @pytest.mark.exhaustive
-    def test_torchs_settings_too(self, capsys):
-        import torch
-
-        def settings():
-            return torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
-
-        before = settings()
-        assert cli.main([*SMALL, "-q"]) == 0
-        assert settings() == before
 
 
 @pytest.mark.parametrize("link", ["tmp", "tmp/dsocr-static-ops"])
