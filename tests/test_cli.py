@@ -489,11 +489,3 @@ def test_a_program_ends_with_its_exit_code_and_one_line(line, how, code, said):
     assert done.returncode == code
     assert done.stderr == (f"dsocr-analyze: {said}\n" if said else "")
     assert not done.stdout or code < 2
-
-
-def test_an_interruption_while_results_are_written_does_not_deny_it(capsys, monkeypatch):
-    interrupt = mock.Mock(side_effect=KeyboardInterrupt)
-    monkeypatch.setattr("dsocr_analyze.cli.printing.show", interrupt)
-    code, _, err = run(capsys, *ANALYTIC[:2])
-    assert (code, err) == (130, "dsocr-analyze: interrupted; its results may be incomplete\n")
-    assert REPORT.exists()
