@@ -139,13 +139,14 @@ def announced_steps(
     status: Any = None
     with contextlib.ExitStack() as shown:
         began = last = time.monotonic()
+        shown_from = began + _PATIENCE_SECONDS if is_patient else began
 
         def announce(step: str) -> None:
             nonlocal status, last
             now = time.monotonic()
             if status is not None:
                 status.update(step)
-            elif is_watched and now - began >= is_patient * _PATIENCE_SECONDS:
+            elif is_watched and now >= shown_from:
                 from rich.console import Console
 
                 status = shown.enter_context(Console(stderr=True).status(step))
