@@ -1,7 +1,6 @@
 """`dsocr-analyze check`, its action and comment: exit codes, revisions, outputs, hostile input."""
 
 import contextlib
-import gzip
 import io
 import json
 import os
@@ -36,7 +35,6 @@ WORKLOAD = '[workloads.page]\nconfig = "config.json"\npage = "800x600"\nmax_new_
 BUDGET = '[[workloads.page.budgets]]\nkey = "total.flops"\n'
 LIMITED = f"{WORKLOAD}{BUDGET}max = 1e14\n"
 OTHER = f'{WORKLOAD}[workloads.other]\nmode = "tiny"\n'
-V1 = Path(__file__).parent / "data" / "report_v1_analytic.json.gz"
 SAVING = ("--engine", "analytic", "-q", "--output", "saved", "--config", "config.json", "--page",
           "800x600", "--max-new-tokens", 5)  # fmt: skip
 SAVED = "saved/static_compute.json"
@@ -235,16 +233,6 @@ def test_a_traced_report_is_compared_with_a_trace(check, capsys):
     write('[workloads.a]\nmode = "tiny"\nmax_new_tokens = 2\n')
     run(capsys, "-q", "--output", "saved", "--mode", "tiny", "--max-new-tokens", 2)
     check(f"--against {SAVED}", 0, "figures equal the baseline's")
-
-
-def test_a_report_of_version_1_is_a_baseline(folder, capsys):
-    (folder / "v1.json").write_bytes(gzip.decompress(V1.read_bytes()))
-    write('[workloads.a]\nmode = "tiny"\n')
-    code, out, _ = run(capsys, "check", "--against", "v1.json", "--json", "-")
-    keys = {each["key"] for each in json.loads(out)["workloads"][0]["changed"]}
-    # That version counted the causal share and two operators otherwise; never the products.
-    assert code in (0, 1)
-    assert not [key for key in keys if re.search("matrix_flops|params|memory.inputs_bytes", key)]
 
 
 # Revisions: a repository may be a stranger's; nothing of it runs, and nothing leads out of it -----

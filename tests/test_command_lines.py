@@ -31,7 +31,8 @@ FILES = {
     "brace.json": b"{",
     "list.json": b"[]",
     "bare.json": b"{}",
-    "part.json": b'{"schema_version": "1"}',
+    "part.json": b'{"schema_version": "2"}',
+    "early.json": b'{"schema_version": "1"}',
     "saved/static_compute.json": b"{}",
     "model/config.json": b"{}",
     "code.json/model.py": b"{}",
@@ -373,9 +374,13 @@ REFUSED = [
     ("compare missing.json", 2, "cannot read report 'missing.json': No such file or directory"),
     ("compare brace.json", 2, "report 'brace.json' is not JSON: Input data was truncated"),
     ("compare bare.json", 2,
-     "report 'bare.json' has schema_version None; give a report with schema_version '1' or '2'"),
+     "report 'bare.json' has schema_version None; give a report with schema_version '2', as"
+     " dsocr-analyze writes it when it counts the page anew"),
+    ("compare early.json", 2,
+     "report 'early.json' has schema_version '1'; give a report with schema_version '2', as"
+     " dsocr-analyze writes it when it counts the page anew"),
     ("compare part.json", 2,
-     "report 'part.json' is not a report of schema_version '1': Object missing required field"
+     "report 'part.json' is not a report of schema_version '2': Object missing required field"
      " `metadata`"),
     ("compare tiny --format xml", 2, "--format 'xml' is unknown; use table, markdown, json, csv"),
     ("compare tiny --engine guess", 2, "--engine 'guess' is unknown; use trace, analytic"),

@@ -1,7 +1,6 @@
 """Pictures: bars as high as the numbers say, every fixed setting named, every text readable."""
 
 import csv
-import gzip
 import io
 import itertools
 import json
@@ -108,7 +107,6 @@ def heading_of(picture: Picture) -> str:
 # --- pictures of each kind -------------------------------------------------------------------
 
 
-OLD = Path(__file__).parent / "data" / "report_v1_trace_batch3.json.gz"
 STAGES = ("sam", "clip", "projector", "prefill", "decode")
 NAMES = ("slim.json", "$x_1$ ^2$.json", "_" + "long" * 40 + ".json")
 """Of one config."""
@@ -331,15 +329,6 @@ def test_models_that_read_no_pages_have_prompts():
     assert picture.title == "FLOPs of one prompt, stage by stage"
     assert [label.split(" ")[0] for label in legend_of(picture)] == list(report.stages)
     assert re.search("^(?!.*page).*83 prompt tokens", heading_of(picture))
-
-
-@pytest.mark.exhaustive
-def test_reports_of_version_1_are_drawn(draw):
-    Path("old.json").write_bytes(gzip.decompress(OLD.read_bytes()))
-    picture, out = draw("compare old.json --quantity bytes --format json")
-    [column] = json.loads(out)["columns"]
-    whole = pytest.approx(column["figures"]["page_bytes"])
-    assert list(map(sum, stacks_of(picture))) == [whole]
 
 
 @sampled("name", ["base", "a-long-name/of some/folder, with words.json", "64"], first(1))

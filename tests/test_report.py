@@ -1,7 +1,6 @@
 """The report: its keys, its sums, its texts, its files; saved ones, and files that are none."""
 
 import datetime as dt
-import gzip
 import json
 import os
 import re
@@ -393,22 +392,6 @@ def test_into_a_pipe_the_result_is_written(tmp_path):
 
 # --- read again ----------------------------------------------------------------------------------
 
-VERSION_1 = ("analytic", "trace", "trace_batch3")
-"""Reports that dsocr-analyze 0.1 wrote in mode tiny; the last of 3 pages and 7 new tokens."""
-
-
-def old_document(name):
-    return json.loads(gzip.decompress((DATA / f"report_v1_{name}.json.gz").read_bytes()))
-
-
-@pytest.fixture(params=VERSION_1, scope="module")
-def upgrade(request, tmp_path_factory):
-    """A report of version 1 as it was, and as it is read."""
-    old = old_document(request.param)
-    path = tmp_path_factory.mktemp("old") / "old.json"
-    path.write_text(json.dumps(old))
-    return old, reading.load_report(path)
-
 
 def read_back(report, path):
     """A report that is read after it was written with a key that is not known."""
@@ -420,72 +403,6 @@ def read_back(report, path):
 def test_a_report_that_was_written_is_read_back_without_keys_that_are_not_known(tmp_path, figures):
     report = build_report(figures, AGREEMENT, CREATED)
     assert read_back(report, tmp_path / "report.json") == report
-
-
-# --- reports of version 1 --------------------------------------------------------------------
-
-
-def test_what_it_called_page_is_the_batch_of_which_a_page_is_a_share(upgrade):
-    old, report = upgrade
-    whole, pages = old["total"]["page"], old["workload"]["batch_size"]
-    batch, page = report.total.batch, report.total.page
-    assert batch.max_new_tokens == whole["new_tokens"]
-    for name in ("flops", "bytes_read", "bytes_written", "decode_steps"):
-        assert getattr(batch, name) == whole[name]
-    assert (page.pages, page.flops, page.bytes_read) == (
-        pages, whole["flops"] / pages, whole["bytes_read"] / pages
-    )  # fmt: skip
-
-
-def test_stages_keep_their_figures_and_a_module_without_its_own_work_owns_all_of_it(upgrade):
-    old, report = upgrade
-    root = old["metadata"]["model"].get("class")
-    assert list(report.stages) == ["sam", "clip", "projector", "prefill", "decode"]
-    for name, stage in report.stages.items():
-        before = old["stages"][name]
-        for key in ("flops", "params", "calls", "flops_analytic", "arithmetic_intensity",
-                    "operators"):  # fmt: skip
-            assert getattr(stage, key) == before[key]
-        assert {path: (row.flops, row.own.flops) for path, row in stage.by_module.items()} == {
-            "" if path == root else path: (row["flops"], row.get("own", row)["flops"])
-            for path, row in before["by_module"].items()
-        }
-        assert sum(module.own.flops for module in stage.by_module.values()) == stage.flops
-
-
-def test_what_it_did_not_know_is_none(upgrade):
-    report = upgrade[1]
-    memory, is_analytic = report.memory, report.metadata.engine == "analytic"
-    assert (memory.inputs_bytes, memory.peak_module) == (None, None)
-    assert report.metadata.model.architecture is None
-    for stage in report.stages.values():
-        assert (stage.experts_touched, stage.bytes_read_expected) == (None, None)
-        for row in stage.by_module.values():
-            known = {each is not None for each in (row.class_name, row.calls, row.params)}
-            assert known == {not is_analytic}
-
-
-def test_the_agreement_never_judged_the_peak(upgrade):
-    before, agreement = upgrade[0]["agreement"], upgrade[1].agreement
-    if before is None:
-        assert agreement is None
-        return
-    peak = agreement.peak_activation_bytes
-    assert (agreement.agrees, agreement.batch, peak.traced, peak.agrees) == (
-        before["agrees"], before["page"], before["peak_activation_bytes"]["traced"], None
-    )  # fmt: skip
-
-
-def test_it_can_be_shown_and_written_in_this_version(upgrade, tmp_path):
-    assert "## Stages" in markdown.ReadableReport(upgrade[1]).markdown()
-    assert read_back(upgrade[1], tmp_path / "new.json") == upgrade[1]
-
-
-def old_without(*path):
-    """A report of version 1 that lacks a key."""
-    document = old_document("trace")
-    del reduce(getitem, path[:-1], document)[path[-1]]
-    return json.dumps(document)
 
 
 NO_REPORTS = [
@@ -500,13 +417,12 @@ NO_REPORTS = [
     ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
     ('{"a": ' * 800 + "1" + "}" * 800, "schema_version None"),
     ("[]", "schema_version None"),
-    ("{}", "give a report with schema_version '1' or '2'"),
-    ('{"schema_version": "0"}', "'0'; give a report with schema_version '1' or '2'"),
-    ('{"schema_version": "3"}', "'3'; give a report with schema_version '1' or '2'"),
-    ('{"schema_version": 2}', "schema_version 2; give a report with schema_version '1' or '2'"),
-    ('{"schema_version": {"2": "2"}}', "give a report with schema_version '1' or '2'"),
+    ("{}", "give a report with schema_version '2'"),
+    (changed(["schema_version"], "1"), "'1'; give a report with schema_version '2'"),
+    ('{"schema_version": "3"}', "'3'; give a report with schema_version '2'"),
+    ('{"schema_version": 2}', "schema_version 2; give a report with schema_version '2'"),
+    ('{"schema_version": {"2": "2"}}', "give a report with schema_version '2'"),
     ('{"schema_version": "2"}', "`metadata`"),
-    ('{"schema_version": "1"}', "`metadata`"),
     (changed(["total"], None), "`$.total`"),
     (changed(["total", "batch", "flops"], 10**400), "no figure is above"),
     (changed(["total", "page", "flops"], 1e200), "no figure is above"),
@@ -519,10 +435,6 @@ NO_REPORTS = [
     (changed(["stages"], {}), "`$.stages`"),
     (changed(["stages", "eye", "by_module"], []), "`$.stages[...].by_module`"),
     (changed(["agreement", "stages"], {"a\nb": {}}), "agreement is about stages"),
-    (old_without("workload", "batch_size"), "`batch_size`"),
-    (old_without("total", "page"), "`page`"),
-    (old_without("stages", "clip"), "`clip`"),
-    (old_without("agreement", "stages", "sam"), "agreement is about stages"),
 ]
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Grouping = Literal["stage", "module", "operator"]
 FamilyName = Annotated[str, Meta(extra_json_schema={"enum": list(kernels.KINDS)})]
-"""Schema version 1 has other names."""
+"""Later releases may add kinds, so a report is read with any name."""
 
 # --- work --------------------------------------------------------------------------------------
 
