@@ -9,10 +9,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_ar
 
 from msgspec import Meta, Struct, structs, to_builtins
 
-from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.figures import Count, Model
 from dsocr_analyze.gate.budgets import entry_labels, is_number
-from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.comparison import config_differences
 from dsocr_analyze.report.document import Report
 
@@ -308,19 +306,9 @@ def _config_name(model: Model) -> str:
 
 
 def _config_of(model: Model) -> Mapping[str, Any] | None:
-    """The config's values, by its text or a published one's digest."""
-    if model.config_text is None:
-        published = (ModelDirectory.read(each.reference) for each in ARCHITECTURES.values())
-        return next(
-            (
-                each.config
-                for each in published
-                if each.source(None).config_digest == model.config_digest
-            ),
-            None,
-        )
+    """The config's values; None if unknown."""
     try:
-        found = json.loads(model.config_text)
+        found = json.loads(model.config_text or "null")
     except (ValueError, RecursionError):
         return None  # a report's text need not be valid JSON
     return found if isinstance(found, dict) else None

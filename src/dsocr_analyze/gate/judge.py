@@ -203,7 +203,7 @@ def judge(workload: BudgetedWorkload, counted: Counted) -> WorkloadCheck:
     )
     verdicts.sort(key=lambda each: ("failed", "warned", "passed").index(each.outcome))
     said = {(each.kind, each.key) for each in changes.inputs}
-    redefined = () if before is None else redefinitions(before, workload)
+    redefined = () if before is None else _redefinitions(before, workload)
     inputs = (*changes.inputs, *(each for each in redefined if (each.kind, each.key) not in said))
     doubts = {
         "limits are looser than the baseline's":
@@ -308,7 +308,7 @@ def _doubts_of_code(before: Report, after: Report) -> Iterator[str]:
 # --- changed budgets -----------------------------------------------------------------------------
 
 
-def redefinitions(before: BudgetedWorkload, after: BudgetedWorkload) -> Iterator[InputChange]:
+def _redefinitions(before: BudgetedWorkload, after: BudgetedWorkload) -> Iterator[InputChange]:
     """A workload's options, limits and tolerance that differ between two revisions."""
     parts: list[tuple[InputKind, Mapping[str, Any], Mapping[str, Any]]] = [
         ("workload", before.options, after.options),
