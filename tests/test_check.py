@@ -180,24 +180,11 @@ def test_a_file_that_comes_first_does_not_hide_the_baselines(folder, check):
         check("--against HEAD --strict", code, said)
 
 
-def test_an_internal_error_is_no_exceeded_budget(check, monkeypatch):
-    monkeypatch.setattr("dsocr_analyze.cli.check.judge", lambda *_: 1 // 0)
-    check("", 70, "internal error")
-
-
 def test_without_budgets_an_update_creates_some_and_keeps_what_is_meant(folder, check):
     (folder / "dsocr-budgets.toml").rename("pyproject.toml").write_text('[project]\nname = "x"\n')
     for options, code, said in (("", 2, "--update creates a file"), ("-q --update", 0, ""),
                                 ("-q", 0, "")):  # fmt: skip
         check(options, code, said)
-
-
-def test_a_change_that_is_meant_is_written_down(folder, check):
-    write(f"{WORKLOAD}{BUDGET}max = 1\n")
-    gated.commit(folder)
-    for experts, more, code in ((7, "", 1), (7, "--update", 0), (7, "", 0), (8, "", 1)):
-        write(num_experts_per_tok=experts)
-        check(f"--against HEAD -q {more}", code)
 
 
 # Saved reports -----------------------------------------------------------------------------------
@@ -487,6 +474,7 @@ def test_the_actions_script_checks(tmp_path, inputs, code):
 
 
 comment = SimpleNamespace(**runpy.run_path(str(COMMENT)))
+PARSER = MarkdownIt("gfm-like", {"linkify": False})
 
 SNIPPETS = [
     *"`|\n@#/-+*_<>[]()!:~ ", "``", "\n\n", "## ", "- ", "| a | b |\n| --- | --- |\n", "GH-1", "#1",
@@ -525,7 +513,7 @@ def test_nothing_is_obeyed_and_no_line_is_a_command(parts):
         assert line.startswith(("`", "|", "#", "-")) or first in {"", *comment.WORDS} or (
             re.fullmatch("[0-9]{1,3}", first))  # fmt: skip
     seen = []
-    for block in MarkdownIt("gfm-like", {"linkify": False}).parse(shown):
+    for block in PARSER.parse(shown):
         assert block.type not in ("html_block", "code_block")
         seen += [each for each in block.children or () if each.type != "code_inline"]
     assert {each.type for each in seen} <= {"text", "softbreak", "hardbreak"}
@@ -676,14 +664,9 @@ def test_an_earlier_comment_is_replaced_and_without_an_artifact_or_the_event_not
     assert ("no comment" in capsys.readouterr().err) == (answer is REFUSED)
 
 
-@pytest.mark.parametrize(
-    "text", ["@all <img src=x> [x](http://x)\n````\n", "@all" + "a" * 50_000_000]
-)
-def test_hostile_text_is_fenced_and_a_bomb_is_not_unpacked(github, text):
-    github.answers["/actions/artifacts/3/zip"] = archive(text)
+def test_hostile_text_is_fenced_and_a_bomb_is_not_unpacked(github):
+    github.answers["/actions/artifacts/3/zip"] = archive("@all" + "a" * 50_000_000)
     assert comment.main() == 0
     [(_, _, body)] = written(github)
-    fence = "`" * (5 if "`" in text else 3)
-    assert body.startswith(f"{comment.MARKER}\n{fence}text\n| @\u2060all")
-    assert body.endswith(f"\n{fence}") or "b" not in text
+    assert body.startswith(f"{comment.MARKER}\n```text\n| @\u2060all")
     assert len(body) < 65_536

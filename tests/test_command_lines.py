@@ -475,6 +475,16 @@ REFUSED = [
     ("compare saved.json --plot a.svg --quantity seconds", 2,
      "--quantity seconds needs predicted seconds, and 'saved.json' has none; save it with"
      " --gpu, or leave it out"),
+    ("compare --plot p.gif", 2,
+     "cannot tell the format of picture 'p.gif'; give a name that ends in .png or .svg"),
+    ("compare --plot gone/p.png", 74, "cannot write 'gone/p.png': no folder 'gone'; create it"),
+    ("compare --plot p.png --quantity joules", 2,
+     "--quantity 'joules' is unknown; use flops, bytes, seconds"),
+    ("compare --plot p.png --mode 64:1600:64", 2,
+     "a plot of 25 bars is not readable; compare fewer, for at most 24, or draw none"),
+    ("compare tiny base gundam --plot p.png --gpu h100,a100,l4,l40s,h200 --runtime eager,serving"
+     " --quantity seconds", 2,
+     "a plot of 30 bars is not readable; compare fewer, for at most 24, or draw none"),
     ("compare saved tiny", 2,
      "cannot compare 'saved': it is a folder; did you mean its report,"
      " saved/static_compute.json?"),

@@ -18,7 +18,6 @@ from dsocr_analyze.cli.exits import main
 from dsocr_analyze.dtypes import MODEL_DTYPES
 from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.names import did_you_mean, in_any_case, near_to
-from dsocr_analyze.timing.runtimes import SERVERS
 
 COMMANDS = {"": application, **application.commands}
 
@@ -66,12 +65,6 @@ class TestOneSpelling:
                     helps[name, kind].add(option.help)
         for found in (helps, metavars, names):
             assert {key: values for key, values in found.items() if len(values) > 1} == {}
-
-    def test_choices_are_those_of_the_library(self):
-        assert options_of("time")["--server"].metavar == "|".join(SERVERS)
-        assert options_of("")["--dtype"].metavar == "|".join(MODEL_DTYPES)
-        assert options_of("")["--arch"].metavar == "|".join(ARCHITECTURES)
-        assert options_of("")["--mode"].metavar == "|".join(DEFAULT.modes)
 
 
 class TestEverywhere:
@@ -124,13 +117,6 @@ class TestEverywhere:
         ways = ("h100 l4", "h100,l4", "--gpu h100,l4", "--gpu h100 --gpu l4", "h100 --gpu L4")
         outputs = {run(capsys, command, *way.split(), "--format", "markdown") for way in ways}
         assert [code for code, *_ in outputs] == [0]
-
-    @pytest.mark.exhaustive
-    def test_tree_traces_the_page_that_is_asked_for(self, capsys, monkeypatch):
-        monkeypatch.setenv("COLUMNS", "250")  # room for shapes
-        # 73 visual tokens and 10 of text
-        assert "[1, 83]" in run(capsys, "tree", "--mode", "tiny", "--depth", 0)[1]
-        assert "[1, 913]" in run(capsys, "tree", "--page", "a4", "--depth", 0)[1]
 
     def test_every_command_that_would_print_nothing_refuses_quiet(self):
         answers = {"": "it writes its report", "check": "it answers by its exit code"}

@@ -18,7 +18,7 @@ from dsocr_analyze.archive.table_files import METADATA_KEY
 from dsocr_analyze.cli import documents
 from dsocr_analyze.cli.commands import application
 from dsocr_analyze.cli.documents import DOCUMENTS
-from dsocr_analyze.report.opening import dump_json, schema_of
+from dsocr_analyze.report.opening import dump_json
 
 schemas = functools.cache(documents.schemas)
 
@@ -102,16 +102,6 @@ def test_the_committed_schemas_are_those_of_the_types_and_describe_every_key_in_
             assert name != "schema.json" or optional == LATER_KEYS.get(kind, set()), kind
 
 
-def test_a_key_without_a_description_is_no_schema():
-    class Undescribed(__import__("msgspec").Struct):
-        """Nothing is said of its key."""
-
-        key: int
-
-    with pytest.raises(KeyError, match="key"):
-        schema_of(Undescribed, "x")
-
-
 @sampled("kind", WRITTEN, every(5))
 def test_a_document_says_what_it_is_of_and_fits_its_schema_and_no_other_kinds(capsys, kind):
     found = document(capsys, *WRITTEN[kind])
@@ -132,32 +122,6 @@ def test_a_document_says_what_it_is_of_and_fits_its_schema_and_no_other_kinds(ca
     for option, value in zip(given, WRITTEN[kind][-2 * len(given) + 1 :: 2], strict=False):
         if kind in ("time", "archive", "tree"):
             assert str(value) in str(options[option[2:].replace("-", "_")])
-
-
-@pytest.mark.exhaustive
-def test_every_key_of_a_comparison_is_of_one_row_and_of_each_column(capsys):
-    found = document(capsys, "compare", "tiny", "base", "--batch-size", 2, "--gpu", "h100")
-    keys = [row["key"] for row in found["rows"]]
-    assert len(keys) == len(set(keys))
-    assert all(re.fullmatch(r"[a-z][a-z0-9_]*", key) for key in keys)
-    wanted = {"page_flops", "page_bytes", "prefill_flops", "decode_step_flops", "batch_flops",
-              "h100_sxm_serving_page_seconds"}  # fmt: skip
-    assert wanted <= set(keys)
-    for index, column in enumerate(found["columns"]):
-        assert column["name"] == found["names"][index]
-        assert column["figures"] == {row["key"]: row["values"][index] for row in found["rows"]}
-
-
-@pytest.mark.exhaustive
-def test_a_column_says_its_page_type_and_attention(capsys):
-    line = "compare --dtype bf16,fp32 --use-flash-attn 0,1 --page a4@200 --mode tiny"
-    found = document(capsys, *line.split())
-    ways = [(each["dtype"], each["attention"]) for each in found["columns"]]
-    assert ways == [
-        ("bfloat16", "eager"), ("bfloat16", "flash_attention_2"),
-        ("float32", "eager"), ("float32", "flash_attention_2"),
-    ]  # fmt: skip
-    assert [each["workload"]["page"] for each in found["columns"]] == [[1654, 2339]] * 4
 
 
 @pytest.mark.exhaustive

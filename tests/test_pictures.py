@@ -263,14 +263,6 @@ def test_segments_are_the_numbers_of_the_json(draw, quantity, unit):
 
 
 @pytest.mark.exhaustive
-def test_a_page_is_its_share_of_the_batch(draw):
-    picture, out = draw("compare tiny --batch-size 7 --format json")
-    [stack] = stacks_of(picture)
-    [column] = json.loads(out)["columns"]
-    assert sum(stack) == pytest.approx(column["figures"]["page_flops"], rel=1e-15)
-
-
-@pytest.mark.exhaustive
 def test_shares_stand_in_segments_that_have_room(draw):
     picture, out = draw("compare gundam base")
     assert out.endswith("wrote drawn.png\n")
@@ -346,30 +338,6 @@ def test_few_and_many_bars_are_readable_and_many_are_wider(report, name, count, 
     assert values_of(picture)[:count] == ["1.579"] * count
     if name == "base":  # long names may need more
         assert picture.figure.get_figwidth() == pytest.approx(inches)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        ("--plot p.gif", 2, "give a name that ends in .png or .svg"),
-        ("--plot gone/p.png", 74, "no folder 'gone'"),
-        ("--plot p.png --quantity joules", 2, "--quantity 'joules' is unknown; use flops"),
-        ("--plot p.png --quantity flop", 2, "unknown; did you mean flops?"),
-        ("--quantity bytes", 2, "--quantity bytes is for a picture; give --plot FILE too"),
-        ("--plot p.png --quantity seconds", 2,
-         "--quantity seconds needs predicted seconds; give --gpu too"),
-        (f"--plot p.png --mode 64:{64 * 25}:64", 2,
-         "a plot of 25 bars is not readable; compare fewer, for at most 24"),
-        ("tiny base gundam --plot p.png --gpu h100,a100,l4,l40s,h200 --runtime eager,serving"
-         " --quantity seconds", 2, "a plot of 30 bars is not readable"),
-        ("plain.json tiny --gpu h100 --plot p.png --quantity seconds", 2,
-         "'plain.json' has none; save it with --gpu"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_drawn_is_refused(capsys, arguments, code, said):
-    found, out, err = run(capsys, "compare", *arguments.split())
-    assert (found, out, err.count("\n"), [*Path().rglob("p.*")]) == (code, "", 1, [])
-    assert said in err
 
 
 # --- sweep --plot ----------------------------------------------------------------------------

@@ -199,7 +199,9 @@ def test_intensity_is_null_where_no_byte_moves():
 
 @pytest.mark.parametrize("pages", [1, 3])
 def test_a_page_is_its_share_of_the_batch_in_floats(pages):
-    page = build_report(batch_of(pages), None, CREATED).total.page
+    report = build_report(batch_of(pages), None, CREATED)
+    page, parts = report.total.page, tables.page_parts(report, tables.AMOUNTS["flops"])
+    assert sum(parts.values()) == pytest.approx(page.flops)
     assert (page.pages, page.flops, page.macs) == (pages, 7228 / pages, 3581 / pages)
     assert page.bytes_moved == 400 / pages + 1 / pages
     assert page.arithmetic_intensity == 7228 / 401
@@ -288,16 +290,6 @@ def test_they_say_what_was_added_up_by_hand(name):
     shown = "\n".join(lines)
     golden = DATA / f"report_{name}.txt"
     assert f"{readable.markdown()}\n{shown}\n" == golden.read_text("utf-8")
-
-
-def test_modules_are_judged_by_the_gpu_that_is_named():
-    # An eye that reads 68 bytes for 4,002 FLOPs is bound by memory from 58.85 FLOPs/byte on.
-    for ridge, bound in ((58.8, "compute"), (58.9, "memory")):
-        entry = msgspec.structs.replace(TIME, ridge_flops_per_byte=ridge)
-        report = msgspec.structs.replace(REPORT, time=(entry,))
-        table = next(each for each in tables.tables_of(report) if each.title.startswith("Top"))
-        assert table.rows[0][-1] == bound
-        assert f"above {ridge:.2f} FLOPs/byte, as on {TIME.gpu}" in table.title
 
 
 def test_numbers_keep_so_many_digits():
