@@ -22,7 +22,6 @@ from process_state import settings
 from safetensors.torch import save_file
 from transformers.utils import is_torchvision_available
 
-from dsocr_analyze import output_files
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.errors import (
     ConfigError,
@@ -32,6 +31,7 @@ from dsocr_analyze.errors import (
     OwnFolderError,
     TrustError,
 )
+from dsocr_analyze.model import trust
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import REMOTE_PACKAGE
 from dsocr_analyze.model.loading import import_file, importable, load_model
@@ -479,16 +479,18 @@ def test_without_a_home_nothing_is_trusted_and_nothing_recorded(checkout, monkey
         record_trust(ModelDirectory.read(checkout))
 
 
-def test_what_is_locked_for_long_is_said(store, checkout, monkeypatch):
-    monkeypatch.setattr(output_files, "_LONGEST_WAIT_SECONDS", 0.05)
+def test_who_records_trust_holds_the_lock_of_the_folder(store, checkout, monkeypatch):
     lock = (
         "import fcntl, os, sys;fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     )
-    with output_files.locked(store.parent):
-        held = subprocess.run([sys.executable, "-c", lock, store.parent], capture_output=True)
-        assert b"BlockingIOError" in held.stderr
-        with pytest.raises(OutputError, match="is locked by another process"):
-            record_trust(ModelDirectory.read(checkout))
+    held = []
+
+    def write(*_, **__):
+        held.append(subprocess.run([sys.executable, "-c", lock, store.parent], capture_output=True))
+
+    monkeypatch.setattr(trust, "write_files", write)
+    record_trust(ModelDirectory.read(checkout))
+    assert b"BlockingIOError" in held[0].stderr
 
 
 @pytest.mark.exhaustive
