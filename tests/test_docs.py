@@ -99,14 +99,6 @@ def checkout(tmp_path, monkeypatch):
     return folder
 
 
-def test_no_page_of_the_default_architecture_is_stale(library):
-    for name in PAGES_OF[DEFAULT.name]:
-        path = page_file(name)
-        text = library.sources.texts[path]
-        assert library.filled(path, text, DEFAULT.name) == (text, []), "dsocr-analyze docs"
-
-
-@pytest.mark.exhaustive
 def test_no_committed_document_is_stale_and_one_that_is_is_filled_in_place(checkout, capsys):
     whole = {path: path.read_text("utf-8") for path in checkout.rglob("*.md")}
     (checkout / "includes" / ".flops.md.swp").write_text("left by an editor")

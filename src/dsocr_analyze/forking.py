@@ -15,7 +15,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 _MOST_SECONDS: Final = 60.0
 """Longest wait of a fork; two threads might wait for each other."""
@@ -34,6 +37,19 @@ _is_forked = False
 def is_forked() -> bool:
     """Whether this process was forked after this package was imported."""
     return _is_forked
+
+
+def other_process(first: Callable[[], None] | None = None) -> Executor:
+    """Another process, which begins with `first`, or a thread where none can be forked safely."""
+    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+    from multiprocessing import get_context
+
+    if sys.platform != "linux":
+        return ThreadPoolExecutor(1)
+    process = ProcessPoolExecutor(1, get_context("fork"))
+    if first is not None:
+        process.submit(first)
+    return process
 
 
 @contextlib.contextmanager

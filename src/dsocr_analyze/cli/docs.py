@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from dsocr_analyze import analysis, architectures, output_files
+from dsocr_analyze import analysis, architectures, forking, output_files
 from dsocr_analyze.cli import commands, exits, options, page_options, streams, words
 from dsocr_analyze.errors import WorkloadError
 
@@ -50,9 +50,12 @@ def docs(
         architecture = architectures.architecture_of(directory.config)
     for folder in () if output is None else (output, output / "modules"):
         output_files.prepare_directory(folder)
-    with streams.announced_steps() as announce:
+    with (
+        streams.announced_steps() as announce,
+        forking.other_process(analysis.start_torch) as process,
+    ):
         announce("computing the figures of all pages")
-        analysis.start_torch()
+        # While the other process imports torch.
         from dsocr_analyze.documents import library, markdown
 
         sources = markdown.Sources()
@@ -61,7 +64,9 @@ def docs(
                 "this is no checkout, whose pages could be filled in place; give a folder"
             )
         names = {"commands": command_reference, "tasks": task_table}
-        pages = library.filled_documents(library.Library(sources, architecture, values, names))
+        pages = library.filled_documents(
+            library.Library(sources, architecture, values, names), process, analysis.start_torch
+        )
     stale = {path: page for path, page in pages.items() if page.changed}
     if check:
         for path, page in stale.items():

@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cache, cached_property
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.documents.markdown import (
     Filled,
     Sources,
+    compiled_templates,
     filled,
     page_file,
     rendered,
     shown,
+    use_compiled,
 )
-from dsocr_analyze.documents.model import Case, DocumentedModel
-from dsocr_analyze.documents.seconds import TimedPage
 from dsocr_analyze.errors import DocumentError
+from dsocr_analyze.forking import other_process
 from dsocr_analyze.tape.formula import wrapped
 
+if TYPE_CHECKING:
+    from dsocr_analyze.documents.model import Case, DocumentedModel
+    from dsocr_analyze.documents.seconds import TimedPage
+
 _Value = TypeVar("_Value")
+_Section = tuple[str, str, str]
+"""A document's path, a section of it, and the architecture that it is on."""
+
 _OVERVIEWS: Final = (
     "module_catalog.md",
     "module_formulations.md",
@@ -307,6 +317,8 @@ class Library:
     @cache  # noqa: B019  # a library lives as long as the process
     def model(self, architecture: str) -> DocumentedModel:
         """An architecture's model."""
+        from dsocr_analyze.documents.model import DocumentedModel
+
         return DocumentedModel(ARCHITECTURES[architecture], self._config)
 
     @cache  # noqa: B019  # likewise
@@ -317,6 +329,8 @@ class Library:
     @cached_property
     def timed(self) -> TimedPage:
         """The page whose seconds a document works through."""
+        from dsocr_analyze.documents.seconds import TimedPage
+
         return TimedPage()
 
     def filled(self, path: str, text: str, architecture: str) -> Filled:
@@ -341,13 +355,28 @@ class Library:
             raise DocumentError(f"{path}: {error}") from error
 
 
-def filled_documents(library: Library) -> dict[str, Filled]:
+def filled_documents(
+    library: Library, process: Executor, start: Callable[[], None]
+) -> dict[str, Filled]:
     """Every document with its computed parts, by path.
+
+    Args:
+        library: The documents.
+        process: Another process, which builds the models.
+        start: Called there first.
 
     Raises:
         DocumentError: As for one of them, or a page is in no list.
     """
-    pages = _grouped((each[0], library.filled(*each)) for each in _sections(library))
+    sections = list(_sections(library))
+    traced = [each for each in sections if each[0] not in _WITHOUT_MODEL]
+    # Templates are compiled here while the process starts.
+    modelled = process.submit(
+        _with_models, library, traced, start, compiled_templates(library.sources)
+    )
+    others = [each for each in sections if each[0] in _WITHOUT_MODEL]
+    done = _filled(library, others) | modelled.result()
+    pages = _grouped((each[0], done[each]) for each in sections)
     return {
         path: Filled(
             "".join(each.text for each in found),
@@ -357,8 +386,24 @@ def filled_documents(library: Library) -> dict[str, Filled]:
     }
 
 
-def _sections(library: Library) -> Iterator[tuple[str, str, str]]:
-    """The path of a document, a section of it, and the architecture that it is on."""
+def _with_models(
+    library: Library, sections: list[_Section], start: Callable[[], None], templates: bytes
+) -> dict[_Section, Filled]:
+    """Sections with traces; those on the first architecture are half of the work."""
+    use_compiled(templates)
+    if "torch" not in sys.modules:  # a process of its own began with this
+        start()
+    first = [each for each in sections if each[2] == library.architectures[0]]
+    with other_process() as process:
+        rest = process.submit(_filled, library, [each for each in sections if each not in first])
+        return _filled(library, first) | rest.result()
+
+
+def _filled(library: Library, sections: list[_Section]) -> dict[_Section, Filled]:
+    return {each: library.filled(*each) for each in sections}
+
+
+def _sections(library: Library) -> Iterator[_Section]:
     texts, architectures = library.sources.texts, library.architectures
     owners = {page_file(name): owner for name, owner in library.owners.items()}
     pages = {path for path in texts if "/op-" in path}
