@@ -433,10 +433,13 @@ def test_a_directory_is_built_like_its_config_and_the_stages_file_may_name_the_c
 
 
 def test_what_has_no_effect_is_said(tmp_path):
+    unused = replace(LLAMA, stages=LLAMA.stages + "[decode]\ncache_given = false\n")
     keys = {"quantization_config": {"quant_method": "fp8"}, "experts_intermediate_size": 2048}
-    quantized = changed(LLAMA, **keys)  # a width is no number of experts
-    [warning] = session_of(quantized, tmp_path).analyze(max_new_tokens=1).warnings
+    quantized = changed(unused, **keys)  # a width is no number of experts
+    report = session_of(quantized, tmp_path).analyze(max_new_tokens=1)
+    [warning], said = report.warnings, [note for note in report.notes if "'decode' in " in note]
     assert "'quantization_config' in config.json has no effect" in warning
+    assert [note for note in said if "is not used" in note] == said != []
 
 
 # ----------------------------------------------------------------------------------- documentation

@@ -75,6 +75,7 @@ class DescribedModel(Architecture):
     Attributes:
         prompt: None for a model that reads no tokens.
         inputs: Other inputs, by argument.
+        has_decode_table: Whether the file has a table that only earlier versions used.
     """
 
     file: str
@@ -85,6 +86,7 @@ class DescribedModel(Architecture):
     stages: tuple[StageScope, ...] = ()
     prompt: Prompt | None = None
     inputs: Mapping[str, Input] = field(default_factory=dict)
+    has_decode_table: bool = False
 
     def __post_init__(self) -> None:
         self.title = self.name
@@ -132,6 +134,11 @@ class DescribedModel(Architecture):
     def notes_of(self, workload: Lengths) -> list[str]:
         """Notes for a reader of a workload's figures, one line each."""
         notes = [f"{self.name} has no closed forms: its figures come from the trace alone"]
+        if self.has_decode_table:
+            notes.append(
+                f"'decode' in {self.file} is not used: generate() chooses the cache and the"
+                " arguments of every step"
+            )
         if self.decode is None:
             notes.append(
                 f"{self.file} has no stage with the role 'decode': the model's stages form"
@@ -208,6 +215,7 @@ def described_architecture(path: Path) -> DescribedModel:
         stages=stages,
         prompt=_prompt(top, is_needed=stages[-1].role == "decode"),
         inputs=_inputs(top),
+        has_decode_table=top.table("decode") is not None,
     )
     top.done()
     if found.prompt is None and not found.inputs:

@@ -451,7 +451,12 @@ def _dot(factors: Iterable[Size], amounts: Iterable[Size], total: Size) -> Size:
     """A total and the products of factors and amounts."""
     for factor, amount in zip(factors, amounts, strict=True):
         if not isinstance(factor, int) or factor:
-            total = total + factor * amount
+            if isinstance(amount, int) and amount == 1:
+                total = total + factor
+            else:
+                product = factor * amount
+                product += total
+                total = product
     return total
 
 
