@@ -16,7 +16,7 @@ from sampling import every, sampled
 from dsocr_analyze import DeepSeekOCRSession, cli, errors
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.documents.library import Library, ModulePage
-from dsocr_analyze.documents.markdown import SOURCES, Filled, Sources, filled, page_file
+from dsocr_analyze.documents.markdown import SOURCES, Filled, Sources, filled
 from dsocr_analyze.documents.model import Case
 from dsocr_analyze.model.directory import read_config
 
