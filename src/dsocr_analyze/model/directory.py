@@ -25,6 +25,7 @@ from dsocr_analyze.architectures.config_file import (
     Code,
     Config,
     ConfigFindings,
+    JsonValue,
     findings_of,
 )
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
@@ -137,8 +138,11 @@ class ModelDirectory:
     def check_values(self) -> None:
         """Raises ConfigError for values that no model can be built from, where that is known.
 
-        Also for those that closed forms do not cover.
+        Also for those that closed forms do not cover, or that transformers would load.
         """
+        if not self.has_code:
+            with self._named_config():
+                check_loads_nothing(self.config)
         if self.code == "reference" or (
             # A trace may count what published code does beyond the closed forms.
             self.code == "published" and not self.config_findings.refusals
@@ -373,3 +377,66 @@ def _discarding_stderr() -> Iterator[None]:
         os.dup2(kept, _STDERR)
         os.close(kept)
         os.close(nowhere)
+
+
+# --- configs without code --------------------------------------------------------------------
+
+_FALSE: Final = "set it to false, and describe the backbone in 'backbone_config'"
+_KERNEL: Final = "give the name of an implementation in transformers, such as 'eager'"
+
+_LOADED: Final = {
+    "auto_map": (
+        "",
+        "leave it out: only code in the model's own directory runs, once it is trusted",
+    ),
+    "backbone": ("", "describe the backbone in 'backbone_config', and set 'backbone' to null"),
+    "backbone_kwargs": ("", "set it to null, and describe the backbone in 'backbone_config'"),
+    "checkpoint_path": ("", "leave it out: a config describes a model without its weights"),
+    "use_pretrained_backbone": ("", _FALSE),
+    "use_timm_backbone": ("", _FALSE),
+    "_attn_implementation": ("/", _KERNEL),
+    "attn_implementation": ("/", _KERNEL),
+    "experts_implementation": ("/", _KERNEL),
+    "architecture": (":", "give the name of one of timm's own models"),
+}  # fmt: skip
+"""Keys whose values transformers or timm load by name, and what to do instead.
+
+Some only if they contain a character: the kernel `owner/kernel`, the model `hf-hub:owner/model`.
+"""
+
+
+def check_loads_nothing(config: Config) -> None:
+    """Raises ConfigError if a key, at any depth, makes transformers load something.
+
+    Keys with empty values (null, false, "") do not.
+    """
+    for path, key, value, owner in _entries(config):
+        mark, advice = _LOADED.get(key, ("", ""))
+        is_harmless = not value or (mark and not (isinstance(value, str) and mark in value))
+        if not advice or is_harmless or _names_no_file(path, key, value, owner, config):
+            continue
+        raise ConfigError(
+            f"config.json has {path!r} {shown(value)}, which would be loaded by its name; {advice}"
+        )
+
+
+def _names_no_file(path: str, key: str, value: JsonValue, owner: Config, config: Config) -> bool:
+    """Whether it is a backbone that is one of timm's own models, or whose name is not read."""
+    is_plain = key == "backbone" and isinstance(value, str) and not set(value) & set(":/\\")
+    # MaskFormer builds a DETR decoder without the backbone that published configs name.
+    is_ignored = (config.get("model_type"), path) == ("maskformer", "decoder_config.backbone")
+    return is_plain and (owner.get("model_type") == "timm_backbone" or is_ignored)
+
+
+def _entries(config: Config) -> Iterator[tuple[str, str, JsonValue, Config]]:
+    """Path, key, value and object of every entry, at any depth."""
+    waiting: list[tuple[str, JsonValue]] = [("", config)]
+    while waiting:
+        path, part = waiting.pop()
+        if isinstance(part, Mapping):
+            below = f"{path}." if path else ""
+            for key, value in part.items():
+                yield f"{below}{key}", key, value, part
+                waiting.append((f"{below}{key}", value))
+        elif isinstance(part, list | tuple):
+            waiting.extend((f"{path}[{number}]", each) for number, each in enumerate(part))
