@@ -29,7 +29,7 @@ DEFAULT_PDF_DPI: Final = 150
 INSTALL: Final = "pip install 'dsocr-analyze[pdf]'"
 
 MOST_SECONDS: Final = 8.0
-"""CPU seconds of the process per file; a book of 10,000 pages takes 3."""
+"""CPU seconds per file; a book of 10,000 pages takes 3."""
 
 _MOST_NEW_BYTES: Final = 400 * 2**20
 """What a file may add to the process's memory."""
@@ -107,12 +107,12 @@ def _within_limits() -> Iterator[None]:
     pypdf itself limits single streams, but not their number.
     """
     reader = threading.get_ident()
-    ends, most_bytes = MOST_SECONDS + time.process_time(), _memory_bytes() + _MOST_NEW_BYTES
+    ends, most_bytes = MOST_SECONDS + _seconds_of(reader), _memory_bytes() + _MOST_NEW_BYTES
     is_over, turn = threading.Event(), threading.Lock()
 
     def watch(ends: float, most_bytes: float) -> None:
         while not is_over.wait(_SECONDS_BETWEEN_LOOKS):
-            seconds = time.process_time()
+            seconds = _seconds_of(reader)
             if seconds > ends or _memory_bytes() > most_bytes:
                 with turn:
                     if not is_over.is_set():
@@ -135,6 +135,12 @@ def _within_limits() -> Iterator[None]:
             watcher.join()  # what it has raised is raised here at the latest
     finally:
         logging.getLogger("pypdf").removeHandler(silence)
+
+
+def _seconds_of(thread: int) -> float:
+    """CPU seconds of a thread; where unknown, the clock's."""
+    clock_of = getattr(time, "pthread_getcpuclockid", None)
+    return time.monotonic() if clock_of is None else time.clock_gettime(clock_of(thread))
 
 
 def _memory_bytes() -> int:
