@@ -317,7 +317,7 @@ REFUSED = [
     ("sweep --text-tokens 1:1000000 --max-new-tokens 1:11", 2,
      "the sweep has 11,000,000 rows; give shorter ranges, or --yes to start it anyway"),
     ("sweep --page 1:1000000x1:1000000", 2,
-     "--page 1:1000000x1:1000000 has 1000000000000 pages; give at most 10000000"),
+     "--page 1:1000000x1:1000000 has 1000000000000 values; give at most 10000000"),
     ("sweep --yes --page 1:1000x1:1000 --text-tokens 1:1000000 --max-new-tokens 1:1000000"
      " --batch-size 1:10", 2,
      "the sweep has 10000000000000000000 rows; give shorter ranges, for at most"

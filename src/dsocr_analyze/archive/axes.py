@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures import PageRequest
@@ -28,7 +29,7 @@ _ONE_MODE: Final = re.compile(r"(?:(?P<base>[0-9]{1,40})/)?(?P<image>[0-9]{1,40}
 _MOST_LISTED: Final = 10_000
 """Most modes, and most papers at many resolutions."""
 
-_MOST_PAGES: Final = 10_000_000
+_MOST_VALUES: Final = 10_000_000
 
 
 def parse_numbers(argument: str, text: str, least: int, most: int) -> NDArray[np.int64]:
@@ -36,18 +37,17 @@ def parse_numbers(argument: str, text: str, least: int, most: int) -> NDArray[np
 
     Raises WorkloadError.
     """
-    import numpy as np
-
     right = f"give {least} to {most}: numbers and ranges like 10,100:1000:100"
-    parts = []
+    grids: list[tuple[Sequence[int], ...]] = []
     for item in _items(argument, text, right):
         if not _NUMBERS.fullmatch(item):
             raise _error(argument, f"{item!r} is not a whole number or range; {right}")
         part = _range(argument, item)
         if wrong := [value for value in (part[0], part[-1]) if not least <= value <= most]:
             raise _error(argument, f"{wrong[0]} is out of range; {right}")
-        parts.append(np.array(part, np.int64))
-    return np.concatenate(parts)
+        grids.append((part,))
+    numbers: NDArray[np.int64] = _values(argument, text, grids)[0]
+    return numbers
 
 
 def parse_pages(argument: str, text: str) -> NDArray[np.int64]:
@@ -60,24 +60,33 @@ def parse_pages(argument: str, text: str) -> NDArray[np.int64]:
         WorkloadError: There is no such list, or it has too many pages.
         PageError: A size is invalid.
     """
-    import numpy as np
-
     right = "give pages like a4, a4@100:300:50, 1240x1754 or 600:2400:200x800:3200:200"
-    parts = []
+    grids: list[tuple[Sequence[int], ...]] = []
     for item in _items(argument, text, right):
+        pages = [item]
         if sizes := _PAGES.fullmatch(item):
             widths, heights = (_range(argument, sizes[side]) for side in ("widths", "heights"))
             for end in (0, -1):
                 check_page(widths[end], heights[end])
-            _check_count(argument, item, len(widths) * len(heights), "pages", _MOST_PAGES)
-            parts.append(np.array(np.meshgrid(widths, heights, indexing="ij")).reshape(2, -1))
-        elif (paper := _PAPERS.fullmatch(item)) and ":" in paper["dpis"]:
+            grids.append((widths, heights))
+            continue
+        if (paper := _PAPERS.fullmatch(item)) and ":" in paper["dpis"]:
             dpis = _listed(argument, item, _range(argument, paper["dpis"]))
-            parts.append(np.array([parse_page(f"{paper['paper']}@{dpi}") for dpi in dpis]).T)
-        else:
-            parts.append(np.array([parse_page(item)]).T)
-    pages: NDArray[np.int64] = np.concatenate(parts, axis=1)
-    return pages
+            pages = [f"{paper['paper']}@{dpi}" for dpi in dpis]
+        grids += (([width], [height]) for width, height in map(parse_page, pages))
+    return _values(argument, text, grids)
+
+
+def _values(
+    argument: str, text: str, grids: Sequence[tuple[Sequence[int], ...]]
+) -> NDArray[np.int64]:
+    """All combinations of the k lists of each grid, the last of which varies fastest: `[k, n]`."""
+    import numpy as np
+
+    count = sum(math.prod(map(len, grid)) for grid in grids)
+    _check_count(argument, text, count, "values", _MOST_VALUES)
+    parts = [np.array(np.meshgrid(*grid, indexing="ij")).reshape(len(grid), -1) for grid in grids]
+    return np.concatenate(parts, axis=1, dtype=np.int64)
 
 
 def parse_modes(argument: str, text: str, architecture: Architecture) -> tuple[Mode, ...]:
