@@ -16,7 +16,7 @@ from both_engines import small_directory
 from sampling import first, sampled
 
 from dsocr_analyze.cli import main, streams
-from dsocr_analyze.cli.commands import BESIDE, COMMANDS, application
+from dsocr_analyze.cli.commands import COMMANDS, application
 from dsocr_analyze.measuring import calibration_needs, cpu_calibration
 from dsocr_analyze.measuring.calibration_needs import free_memory_bytes
 
@@ -181,7 +181,7 @@ def test_free_memory_is_the_least_of_what_limits_it(tmp_path, files, expected):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_garbage_is_collected_in_every_command_that_loops(name, monkeypatch):
     seen = []
-    function = f"dsocr_analyze.cli.{BESIDE.get(name, name)}.{name}"
+    function = f"dsocr_analyze.cli.{COMMANDS[name]}.{name}"
     monkeypatch.setattr(function, lambda: seen.append(gc.isenabled()))
     monkeypatch.setitem(application.commands.data, name, None)  # as before its first use
     gc.disable()

@@ -30,35 +30,24 @@ if TYPE_CHECKING:
 
 _NAME = "dsocr-analyze"
 
-COMMANDS: Final = (
-    "advise",
-    "check",
-    "compare",
-    "fit",
-    "time",
-    "calibrate",
-    "measure",
-    "infer",
-    "devices",
-    "sweep",
-    "archive",
-    "trust",
-    "stages",
-    "tree",
-    "docs",
-)
-"""In the order of the help. Each is a function in the module of its name, but for `BESIDE`."""
-
-BESIDE: Final = {
-    "archive": "sweep",
-    "calibrate": "measure",
+COMMANDS: Final = {
+    "advise": "advise",
+    "check": "check",
+    "compare": "compare",
     "fit": "devices",
+    "time": "time",
+    "calibrate": "measure",
+    "measure": "measure",
     "infer": "measure",
+    "devices": "devices",
+    "sweep": "sweep",
+    "archive": "sweep",
+    "trust": "models",
     "stages": "models",
     "tree": "models",
-    "trust": "models",
+    "docs": "docs",
 }
-"""Commands that stand in a module of another name."""
+"""The module of each command, a function of its name, in the order of the help."""
 
 _SHORT: Final = frozenset({"docs", "fit", "devices", "trust", "tree"})
 """Those that end after a few passes. Garbage is collected in the others, which loop; the program
@@ -159,7 +148,7 @@ class _CommandsByName(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> TyperCommand:
         if self.data[name] is None:
-            module = import_module(f"dsocr_analyze.cli.{BESIDE.get(name, name)}")
+            module = import_module(f"dsocr_analyze.cli.{COMMANDS[name]}")
             only = typer.Typer(add_completion=False, rich_markup_mode=None)
             only.command(name, cls=_Command)(
                 _declared(getattr(module, name), loops=name not in _SHORT)
