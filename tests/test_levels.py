@@ -10,7 +10,6 @@ from dsocr_analyze.architectures.deepseek_ocr.reference import (
     configuration_deepseek_v2,
     modeling_deepseekv2,
 )
-from dsocr_analyze.errors import UncountableError
 from dsocr_analyze.model import forward, loading
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
@@ -216,13 +215,20 @@ def under_autocast(device: str, *args, **options) -> tuple[Trace, list[torch.dty
 
 CASTS = [("_to_copy", 128, 64), ("_to_copy", 512, 256), ("_to_copy", 64, 32)]
 LINEAR = ("linear", 64 + 256 + 32, 128)
+WIDENED, WIDE_NORM = ("_to_copy", 128, 256), ("native_layer_norm", 256 + 128, 256)
 
 
 @pytest.mark.parametrize("device_type", ["cuda", "meta"])
-def test_autocast_on_meta_is_refused_with_the_way_out(device_type):
-    with pytest.raises(UncountableError, match=r"not counted on meta.* give device='cpu'"):
-        under_autocast("meta", device_type, dtype=HALF)
-    assert torch.is_autocast_enabled("cuda") is False
+def test_autocast_on_meta_casts_as_on_cuda_and_leaves_nothing_behind(device_type):
+    trace, dtypes = under_autocast("meta", device_type, dtype=HALF)
+    assert dtypes == [HALF, HALF, FP32, FP32, FP32]
+    assert moved(trace) == [
+        *CASTS, LINEAR, CASTS[0], LINEAR,  # the weights' casts are kept
+        ("matmul", 256, 32), WIDENED, WIDE_NORM, WIDENED, ("softmax", 256, 256),
+        WIDENED, WIDE_NORM, WIDENED, ("cat", 512, 512),
+    ]  # fmt: skip
+    [kernel] = trace_of(nn.Linear(8, 16, device="meta"), meta(4, 8)).kernels
+    assert (torch.is_autocast_enabled("cuda"), kernel.operator) == (False, "linear")
 
 
 def test_autocast_on_the_cpu_is_torchs_and_products_run_in_its_type():

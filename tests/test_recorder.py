@@ -1239,6 +1239,14 @@ def test_a_number_that_is_written_to_a_slice_is_a_tensor_first(device, name):
     assert written == (f"scalar_tensor {name}", [4])
 
 
+def test_autocast_leaves_indices_alone():
+    def added(x):
+        with torch.autocast("cuda", BF16):
+            return x.scatter_add(0, torch.zeros(2, dtype=torch.long, device="meta"), x[:2])
+
+    assert found(added, "meta", 5)[0] == "zeros scatter_add"
+
+
 # --- whole models ----------------------------------------------------------------------------
 
 _CUT = {"page": (350, 200), "base_size": 128, "image_size": 64, "text_tokens": 5}

@@ -14,14 +14,39 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from dsocr_analyze.errors import UncountableError
 from dsocr_analyze.model.known_values import device_among
 from dsocr_analyze.model.process_settings import replaced
 from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value, tensors_in
 from dsocr_analyze.trace.matrix_rules import is_contraction
 
-_LOWER: Final = frozenset({"linear", "matmul", "einsum", "scaled_dot_product_attention"})
-"""Composites that run in the type of a region of autocast."""
+_LOWER: Final = frozenset(
+    "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu addmm"
+    " addmv addr matmul __matmul__ __rmatmul__ einsum mm mv vecdot linear addbmm baddbmm bmm"
+    " chain_matmul multi_dot scaled_dot_product_attention".split()
+)
+"""Functions that run in the region's type."""
+
+_WIDE: Final = frozenset(
+    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__"
+    " __rpow__ softplus layer_norm native_layer_norm group_norm frobenius_norm nuclear_norm norm"
+    " cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss hinge_embedding_loss kl_div"
+    " l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss"
+    " soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits"
+    " cross_entropy dist pdist cdist renorm logsumexp interpolate upsample".split()
+)
+"""Functions that run in fp32."""
+
+_WIDE_OUTPUT: Final = frozenset(
+    "prod softmax log_softmax cumprod cumsum vector_norm matrix_norm sum".split()
+)
+"""Functions that return fp32 unless a type is requested."""
+
+_WIDEST: Final = frozenset(
+    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sample grid_sampler index_put tensordot"
+    " scatter_add cat stack".split()
+)
+"""Functions whose arguments are all cast to the widest among their types."""
+
 
 _MATRICES: Final = ("input", "other")
 _ROWS: Final = ("input", "dim")
@@ -58,8 +83,10 @@ Record = Callable[[str, Arguments, Keywords, Callable[[], Value], bool], Value]
 class Composites(TorchFunctionMode):
     """Passes each composite to `record` as one operator.
 
-    In a region of autocast in this thread, arguments are cast first, as in the region of their
-    device (`autocast_mode.h` of ATen).
+    In a region of autocast in this thread, arguments are cast first: as in the region of their
+    device, and for `meta` as on CUDA, since torch makes no casts there.
+
+    Source: `autocast_mode.h` of ATen (`AT_FORALL_LOWER_PRECISION_FP` and the lists after it).
 
     `record` is `Recorder.record_whole`.
     """
@@ -85,7 +112,7 @@ class Composites(TorchFunctionMode):
             if inside == 1:
                 self._weights.clear()
         if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-            args, kwargs = self._as_autocast_does(composite[0] if composite else "", args, kwargs)
+            args, kwargs = self._as_autocast_does(func, args, kwargs)
         run = functools.partial(func, *args, **kwargs)
         if composite is None:
             if func in _MOVES and args[0].is_meta:  # which represents a GPU
@@ -140,27 +167,31 @@ class Composites(TorchFunctionMode):
     # autocast
 
     def _as_autocast_does(
-        self, name: str, args: Arguments, kwargs: Keywords
+        self, func: Function, args: Arguments, kwargs: Keywords
     ) -> tuple[Arguments, Keywords]:
-        """A composite's arguments, cast; raises UncountableError on `meta`, as torch casts none."""
-        given = [*args, *kwargs.values()]
-        tensors = [*filter(_is_eligible, tensors_in(given))]
-        device = tensors[0].device.type if tensors else ""
-        if device == "meta":
-            raise UncountableError(
-                "torch.autocast is not counted on meta, where torch casts nothing; give"
-                " device='cpu' or a CUDA device, or build the model in the type itself"
-            )
-        if not device or not torch.is_autocast_enabled(device):
+        """A function's arguments, cast."""
+        name = getattr(func, "__name__", "")
+        tensors = [*filter(_is_eligible, tensors_in([*args, *kwargs.values()]))]
+        if not tensors or not (func in _COMPOSITES or tensors[0].is_meta):
             return args, kwargs
+        device = "cpu" if tensors[0].is_cpu else "cuda"
+        if not torch.is_autocast_enabled(device):
+            return args, kwargs
+        names_type = any(isinstance(each, torch.dtype) for each in (*args, *kwargs.values()))
+        dtype: torch.dtype | None = None
         if name in _LOWER:
-            cast = functools.partial(self._cast, torch.get_autocast_dtype(device))
-            lowered: tuple[Arguments, Keywords] = tree_map_only(torch.Tensor, cast, (args, kwargs))
-            return lowered
-        is_softmax = name.endswith("softmax") and device == "cuda"
-        if is_softmax and not any(isinstance(each, torch.dtype) for each in given):
+            dtype = torch.get_autocast_dtype(device)
+        elif device == "cuda" and name in _WIDE:
+            dtype = torch.float32
+        elif device == "cuda" and name in _WIDEST:
+            dtype = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
+        elif device == "cuda" and name in _WIDE_OUTPUT and not names_type:
             kwargs = kwargs | {"dtype": torch.float32}
-        return args, kwargs
+        if dtype is None:
+            return args, kwargs
+        cast = functools.partial(self._cast, dtype)
+        given: tuple[Arguments, Keywords] = tree_map_only(torch.Tensor, cast, (args, kwargs))
+        return given
 
     def _cast(self, dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dtype == dtype or not _is_eligible(tensor):
