@@ -350,6 +350,17 @@ def test_every_count_is_the_reports_in_every_regime(name, changes, flash):
     assert_totals(planned(arch, pages), dimensions, FLOAT32, flash=flash, arch=arch)
 
 
+def test_the_blank_patch_is_as_large_as_the_base_size_and_fp32():
+    """Three channels summed to one number; a page that is cut has no blank patch."""
+    sizes, columns = np.array([640, 64, 640, 64]), np.array([1, 1, 2, 2])
+    prefill = page_totals(
+        DIMENSIONS, base_size=sizes, whole_resolution=640, columns=columns, text_tokens=10
+    ).prefill
+    pixels = 3 * (640**2 - 64**2)
+    differences = [np.diff(count)[[0, 2]].tolist() for count in prefill]
+    assert differences == [[0, 0], [-pixels, 0], [0, 0], [-4 * pixels, 0], [0, 0]]
+
+
 # --- exact
 
 
