@@ -210,8 +210,7 @@ class ArchiveTimer:
         price, deadline = self._job.price_per_hour, self.deadline_hours
         profile = timed.timer.model.device
         kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
-        lender = "another GPU" if profile.extrapolated else "another GPU or serving engine"
-        wider = f"{profile.gpu.name}: extrapolated from {lender}, with a wider band: {kinds}"
+        wider = f"{profile.gpu.name}: extrapolated from another GPU, with a wider band: {kinds}"
         return TimeDocument(
             profile.gpu.name,
             self._job.runtime,
@@ -230,6 +229,7 @@ class ArchiveTimer:
                 _METHOD,
                 f"{profile.gpu.name}: kernel times from {profile.source}",
                 *([wider] if kinds else ()),
+                *kernel_seconds.notes_on_lent(profile.gpu, timed.work.kinds),
                 *self.requested.sentences,
                 *served_notes(self._model.architecture, self._job.host.name, timed.setting.mode),
                 *timed.timer.correction.sentences(),

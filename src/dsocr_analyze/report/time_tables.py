@@ -36,7 +36,7 @@ def overview(entries: Iterable[TimeEntry]) -> Table:
     """Per entry: a page alone, and throughput at the highest concurrency."""
     loads = [(each, max(each.throughput, key=lambda load: load.concurrency)) for each in entries]
     return Table(
-        "Predicted: a page alone, then throughput; ~ extrapolated kernel times",
+        "Predicted: a page alone, then throughput; ~ extrapolated from another GPU",
         ("GPU", "runtime", "~", "first token", "per token", "page", "at once", "pages/s", "bound",
          "fits"),
         tuple(
@@ -104,11 +104,9 @@ def time_notes(entries: Iterable[TimeEntry]) -> Iterator[str]:
     about: dict[str, dict[str, None]] = {}
     for entry in entries:
         profile, source = entry.profile, entry.profile.source
-        is_of_another_gpu = source.startswith("extrapolated")
-        lender = "another GPU" if is_of_another_gpu else "another GPU or serving engine"
         said = (
-            f"kernel times {source if is_of_another_gpu else f'from {source}'}",
-            f"coefficients of {lender}, with a wider band: {', '.join(profile.extrapolated)}",
+            f"kernel times {source if source.startswith('extrapolated') else f'from {source}'}",
+            f"another GPU's coefficients, with a wider band: {', '.join(profile.extrapolated)}",
             f"error assumed, not measured: {', '.join(profile.assumed)}",
         )
         for sentence in compress(said, (True, profile.extrapolated, profile.assumed)):

@@ -7,7 +7,7 @@ alone is not priced B x K times.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from itertools import chain, count
 from operator import add, attrgetter, mul
@@ -86,9 +86,11 @@ class KindError(NamedTuple):
     p90: float
     """90th percentile of the relative error."""
     extrapolated: bool
-    """From coefficients of another GPU or serving engine."""
+    """From another GPU's coefficients."""
     assumed: bool
     """Not measured."""
+    is_lent: bool = False
+    """From another serving engine's coefficients on the same GPU."""
 
 
 _FLOAT32_ERROR: Final = KindError("gemm.float32", 0.5, extrapolated=False, assumed=True)
@@ -136,6 +138,12 @@ class KernelSeconds(NamedTuple):
             (self.moved * calls).sum(axis=0), (self.least_compute * calls).sum(axis=0),
             (self.least_memory * calls).sum(axis=0),
         )  # fmt: skip
+
+
+def notes_on_lent(gpu: Gpu, kinds: Iterable[KindError]) -> Iterator[str]:
+    """What is said of kinds that were measured under another serving engine only, if any were."""
+    if lent := ", ".join(sorted(each.kind for each in kinds if each.is_lent)):
+        yield f"on {gpu.name} only another serving engine was measured, so bands are wider: {lent}"
 
 
 # --- kernels ---------------------------------------------------------------------------------
@@ -370,7 +378,9 @@ class _Group:
             strided = self.broadcast(map(strided_elements, self.members))
             seconds = seconds + STRIDED_PS * 1e-12 * strided
         name = f"{kind}.{self.weights or self.cache or dtype}"
-        return seconds, KindError(name, found.p90, found.extrapolated, found.assumed)
+        is_lent = found.extrapolated and found.gpu == device.gpu.name
+        is_of_another_gpu = found.extrapolated and not is_lent
+        return seconds, KindError(name, found.p90, is_of_another_gpu, found.assumed, is_lent)
 
     def _masked_attention(self) -> Floats:
         batch, queries, keys, heads, head_dim, _ = self.named.values()

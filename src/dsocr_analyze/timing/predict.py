@@ -20,7 +20,7 @@ from dsocr_analyze.timing import (
     cost_per_thousand_pages,
 )
 from dsocr_analyze.timing.assumptions import Assumptions
-from dsocr_analyze.timing.kernel_seconds import HOST_ERROR, Duration, total_duration
+from dsocr_analyze.timing.kernel_seconds import HOST_ERROR, Duration, notes_on_lent, total_duration
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes
 from dsocr_analyze.timing.served_modes import served_notes
 from dsocr_analyze.timing.serving import TimedModel
@@ -117,6 +117,7 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
         sentences=(
             *assumed.sentences(lengths.sentence, [device], prepare),
             *served_notes(timer.model.architecture, timer.host.name, pages.kinds[0]),
+            *notes_on_lent(device.gpu, total_duration(times.alone.stages.values()).kinds),
             *timer.correction.sentences(),
         ),
     )
