@@ -142,7 +142,7 @@ def test_what_is_not_possible_is_refused_by_name(capsys, command, said):
           "error assumed, not measured: masked_attention"]),
         ("time a100 --concurrency 1",
          ["another GPU's coefficients, with a wider band: encoder_attention.bfloat16\n",
-          "on a100-80gb-sxm only another serving engine was measured, so bands are wider: exp"]),
+          "on a100-80gb-sxm only another serving engine was measured, so bands are wider"]),
         ("time h100 --format markdown", ["| --- |", "---: |", "## Assumptions"]),
         ("time h100 --mode tiny --strict", ["of DeepSeek-OCR's modes vllm offers gundam only"]),
     ],
