@@ -756,8 +756,9 @@ def test_a_mean_between_whole_numbers_of_tokens_is_not_rounded(runtime):
 
 def test_a_served_token_takes_a_step_of_the_pages_that_run():
     """Of 100 and 1,000 tokens: (100^2 + 1000^2) / 2 / 550 / 2 are generated so far, 459."""
-    found = predicted(assumed(lengths=OutputLengths.of_counts({100: 1, 1000: 1})))
-    step = ServedModel(model_of(), SERVERS["vllm"]).step(1, planned().seq_len + 459)
+    mixed = OutputLengths.of_counts({100: 1, 1000: 1})
+    found = predicted(assumed(lengths=mixed), dimensions=REFERENCE, page=A4)
+    step = served_model().step(1, 913 + 459)
     assert found.tpot_seconds == pytest.approx(float(step.seconds))
 
 
