@@ -231,7 +231,7 @@ MIXED = [(10, 5), (10, 6), (90, 5)]
 def test_pages_with_equal_prompts_run_in_batches(tmp_path, monkeypatch, mode, batch_size, lengths):
     monkeypatch.setattr(f"{TOTALS}._MOST_WAITING", 3)
     draw, sizes = random.Random(batch_size), [(1240, 1754), (1754, 1240), (640, 640), (300, 3000)]
-    pages = [(*draw.choice(sizes), *draw.choice(lengths)) for _ in range(16)]
+    pages = [(*draw.choice(sizes), *draw.choice(lengths)) for _ in range(10)]
     columns = dict(zip(COLUMNS[: 2 * len(lengths)], zip(*pages, strict=True), strict=False))
     _, totals = added_up(written(tmp_path / "p.parquet", columns), mode, batch_size=batch_size)
     workloads = [
