@@ -43,8 +43,9 @@ def parse_numbers(argument: str, text: str, least: int, most: int) -> NDArray[np
         if not _NUMBERS.fullmatch(item):
             raise _error(argument, f"{item!r} is not a whole number or range; {right}")
         part = _range(argument, item)
-        if wrong := [value for value in (part[0], part[-1]) if not least <= value <= most]:
-            raise _error(argument, f"{wrong[0]} is out of range; {right}")
+        for end in (part[0], part[-1]):
+            if not least <= end <= most:
+                raise _error(argument, f"{end} is out of range; {right}")
         grids.append((part,))
     numbers: NDArray[np.int64] = _values(argument, text, grids)[0]
     return numbers
@@ -83,9 +84,12 @@ def _values(
     """All combinations of the k lists of each grid, the last of which varies fastest: `[k, n]`."""
     import numpy as np
 
-    count = sum(math.prod(map(len, grid)) for grid in grids)
-    _check_count(argument, text, count, "values", _MOST_VALUES)
-    parts = [np.array(np.meshgrid(*grid, indexing="ij")).reshape(len(grid), -1) for grid in grids]
+    count, parts = 0, []
+    for grid in grids:
+        count += math.prod(map(len, grid))
+        if count > _MOST_VALUES:
+            raise _error(argument, f"{text} has {count} values; give at most {_MOST_VALUES}")
+        parts.append(np.array(np.meshgrid(*grid, indexing="ij")).reshape(len(grid), -1))
     return np.concatenate(parts, axis=1, dtype=np.int64)
 
 
