@@ -5,7 +5,6 @@ A trace and a forward on a tape make the same records, which are compared one by
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from operator import attrgetter
@@ -206,21 +205,14 @@ def work_by(kernels: Iterable[Kernel], *names: str) -> dict[Any, Work]:
 
 def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
     """Merges equal records, adding up their calls."""
-    listed = list(kernels)
-    names = list(map(attrgetter("path", "operator"), listed))
-    records = Counter(names)
-    if len(records) == len(listed):
-        return tuple(filter(attrgetter("calls"), listed))
-    found: list[Kernel] = []
-    places: dict[tuple[object, ...], int] = {}
-    for kernel, name in zip(listed, names, strict=True):
-        if records[name] > 1:  # of most modules' operators there is one
-            place = places.setdefault((*kernel[:6], *kernel[7:]), len(found))
-            if place < len(found):
-                found[place] = kernel._replace(calls=found[place].calls + kernel.calls)
-                continue
-        found.append(kernel)
-    return tuple(filter(attrgetter("calls"), found))
+    found: dict[Kernel, Kernel] = {}
+    for kernel in kernels:
+        single = kernel if kernel.calls == 1 else kernel._replace(calls=1)
+        alike = found.get(single)
+        if alike is not None:
+            kernel = alike._replace(calls=alike.calls + kernel.calls)
+        found[single] = kernel
+    return tuple(filter(attrgetter("calls"), found.values()))
 
 
 def with_ancestors(own: Mapping[str, Work]) -> dict[str, Work]:
