@@ -8,7 +8,7 @@ experts in turn. No computed float is 0. A value is forgotten when its tensor's 
 import copy
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from itertools import filterfalse
 from operator import attrgetter, call
 from typing import Any, Final
@@ -116,18 +116,6 @@ def set_known_value(tensor: torch.Tensor, compute: _Compute) -> None:
         setattr(tensor, _ATTRIBUTE, (tensor._version, compute))
 
 
-def _once(compute: _Compute) -> _Compute:
-    """The same, run when first called; faster than `functools.cache`."""
-    made = list[Any]()
-
-    def value() -> Any:
-        if not made:
-            made.append(compute())
-        return made[0]
-
-    return value
-
-
 def _with_values(func: Function, args: Arguments, kwargs: Keywords) -> Any:
     """Makes a call of torch, or answers it if it asks for the value of a `meta` tensor."""
     safe_point()
@@ -169,7 +157,7 @@ def _with_values(func: Function, args: Arguments, kwargs: Keywords) -> Any:
     computed: _Compute | None = None
     if deferred is not None:
         writes = versions != [*map(_VERSION_OF, seen)]
-        computed = _once(partial(_result, func, deferred, writes))
+        computed = cache(partial(_result, func, deferred, writes))
         if writes and isinstance(first, torch.Tensor) and first._base is not None:
             _follow_through_view(first, first._base, versions[0], computed)
     _follow(func, args, kwargs, result, computed)
@@ -196,7 +184,7 @@ def _follow(
                     set_known_value(item, _pick(computed, index))
         elif func in _TOP_K and result[1].is_meta and result[1].dim():
             choices = result[1]  # each candidate equally often
-            set_known_value(choices, _once(routed_uniformly(choices, args, kwargs)))
+            set_known_value(choices, cache(routed_uniformly(choices, args, kwargs)))
     elif func is _ASSIGN and computed is not None:
         set_known_value(args[0], computed)
     elif getattr(func, "__name__", "") == "__set__" and hasattr(args[0], _ATTRIBUTE):
@@ -256,7 +244,7 @@ def _follow_through_view(
         value.as_strided(*place).copy_(computed())
         return value
 
-    set_known_value(base, _once(whole))
+    set_known_value(base, cache(whole))
 
 
 def _on_cpu(tensor: torch.Tensor) -> Any:
