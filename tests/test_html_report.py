@@ -1,6 +1,5 @@
 """The HTML report: it holds the JSON's numbers, runs nothing that it was given, and is usable."""
 
-import base64
 import importlib.util
 import json
 import re
@@ -20,8 +19,7 @@ from dsocr_analyze.report.document import Report, build_report
 from dsocr_analyze.report.table import exact, scaled
 
 LARGEST_PAGE = 6_000_000
-SOON_MS = 1000
-KEYS = {"tab": "\ue004", "enter": "\ue007", "escape": "\ue00c", "left": "\ue012",
+KEYS = {"enter": "\ue007", "escape": "\ue00c", "left": "\ue012",
         "right": "\ue014", "down": "\ue015"}  # fmt: skip
 """Keys as WebDriver sends them."""
 HOSTILE = "</script><img src=x onerror=window.attacked=1><b>\u2028&lt;i&gt;\"'`%{x}"
@@ -208,11 +206,11 @@ def modules_of(document):
 def operators_of(document):
     """With what bounds them on an L4."""
     gpu = devices.gpu_catalogue()["l4"]
+    peaks = dict.fromkeys(("gemm", "attention", "convolution"), gpu.tensor_tflops)
 
     def bound(kind, flops, nbytes):
-        is_matrix = kind in ("gemm", "attention", "convolution")
-        peak = 1e12 * (gpu.tensor_tflops if is_matrix else gpu.float32_tflops)
-        return "compute" if flops / peak > nbytes / (gpu.bandwidth_gb_s * 1e9) else "memory"
+        seconds = flops / (1e12 * peaks.get(kind, gpu.float32_tflops))
+        return "compute" if seconds > nbytes / (gpu.bandwidth_gb_s * 1e9) else "memory"
 
     return [
         [name, kind, f"{stage} step" if stage == "decode" else stage, *map(exact, work),
@@ -311,11 +309,14 @@ def test_stacked_parts_are_those_of_the_page_in_the_colours_of_pictures(page, fu
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["a100-80gb-sxm", "mi300x"])
-def test_the_roofline_is_that_of_the_chosen_gpu(page, name):
+def test_the_roofline_is_that_of_the_chosen_gpu(page, full, name):
     catalogue, gpu = devices.gpu_catalogue(), devices.gpu_catalogue()[name]
     assert set(each_of(page, "#roofline-gpu option", "it.value")) == {
         each for each in catalogue if "bfloat16" in catalogue[each].dtypes
     }
+    roofs = full[0].read_text("utf-8").partition('"roofs":')[2]
+    first = re.findall(r'\{"gpu":"(.*?)","title"', roofs)[:2]
+    assert first == ["h100-sxm", "l4"]  # those that the command names
     choose(page, "#roofline-gpu", name)
     (_, x, y), *others = drawn(page, "roofline-chart", "name", "x", "y")
     peak, bandwidth = gpu.tensor_tflops * 1e12, gpu.bandwidth_gb_s * 1e9
@@ -464,11 +465,8 @@ def test_paper_has_every_table_unfolded_and_charts_that_fit(page):
     assert not any(each_of(page, ".scroll", "it.scrollHeight > it.clientHeight + 1"))
     assert 0 < max(each_of(page, ".main-svg", "it.clientWidth")) <= 700
     assert not one(page, ".bar").is_displayed()
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     page.execute_script("window.dispatchEvent(new Event('afterprint'))")
     assert one(page, "#ledger").get_attribute("open") is None
-    paper = page.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
-    assert base64.b64decode(paper["data"]).startswith(b"%PDF")
 
 
 @pytest.mark.exhaustive
@@ -478,21 +476,10 @@ def test_controls_have_names_and_the_keyboard_reaches_them_and_axes_have_units(p
         page, controls, "it.ariaLabel || it.textContent.trim() || it.labels?.length || null"
     ))  # fmt: skip
     assert min(each_of(page, f"{controls}, .scroll, a", "it.tabIndex")) >= 0
-    page.execute_script("document.querySelector('#theme').focus()")
-    type_key(page, "tab")  # the focus is then shown
-    assert js(page, "getComputedStyle(document.activeElement).outlineStyle") == "solid"
     titles = js(page, "[...document.querySelectorAll('.js-plotly-plot')].flatMap((it) =>"
                 "[it.layout.xaxis?.title?.text, it.layout.yaxis?.title?.text])")  # fmt: skip
     units = [bool(re.search(r"\[.+\]$|^pages in flight", each)) for each in titles if each]
     assert units == [True] * 7
-
-
-@pytest.mark.exhaustive
-@pytest.mark.benchmark
-def test_it_is_usable_within_a_second(full, show):
-    """Best of some loads, since the machines of CI are busy."""
-    marked = "performance.getEntriesByName('interactive')[0].startTime"
-    assert any(js(show(full[0]), marked) < SOON_MS for _ in range(8))
 
 
 @pytest.mark.exhaustive
@@ -604,25 +591,6 @@ def test_without_a_gpu_the_measured_ones_have_curves_if_pages_are_read(
         assert "models that read pages" in one(page, "#time").text
 
 
-@pytest.mark.exhaustive
-def test_gpus_that_are_named_have_the_first_roofs(folder, capsys):
-    own = folder / "own.toml"
-    own.write_text(
-        'name = "h800"\n[gpu]\nlike = "h100-sxm"\ntitle = "H800"\ntensor_tflops = 989\n'
-        "float32_tflops = 67\nbandwidth_gb_s = 3350\nmemory_gb = 80\nsms = 132\nl2_mb = 50\n"
-        'source = "mine"\n',
-        encoding="utf-8",
-    )
-    made = run(
-        capsys, "-q", "--engine", "analytic", "--output", folder / "own",
-        "--html", folder / "own.html", "--gpu", "h800,a100-80gb-sxm", "--profile", own,
-    )  # fmt: skip
-    assert made == (0, "", "")
-    roofs = (folder / "own.html").read_text("utf-8").partition('"roofs":')[2]
-    names = re.findall(r'\{"gpu":"(.*?)","title"', roofs)
-    assert names[:3] == ["h800", "a100-80gb-sxm", "a100-40gb"]
-
-
 @pytest.mark.parametrize(
     ("dtype", "gpu", "rate"),
     [("float32", "a100-80gb-sxm", 19.5e12), ("float16", "v100-sxm-32gb", 125e12)],
@@ -653,11 +621,3 @@ def test_every_quantity_is_that_of_the_json_and_stages_are_stacked_to_one_page(b
     for index, key in enumerate(("page_flops", "page_bytes", "h100_sxm_serving_page_seconds")):
         stacked = zip(*(x for [x] in drawn(page, f"compared-{index}", "x")), strict=True)
         assert list(map(sum, stacked)) == pytest.approx(values[key], rel=1e-9), key
-
-
-@pytest.mark.exhaustive
-def test_stages_of_several_architectures_stand_in_the_order_of_the_rows(folder, show):
-    fewer = {key: FIGURES.stages[key] for key in ("prefill", "decode")}
-    prefilled = build_report(replace(FIGURES, stages=fewer), None, CREATED)
-    page = show(written(folder, compared_page([("a", prefilled), ("b", SMALL)])))
-    assert drawn(page, "compared-0", "name") == [["eye"], ["prefill"], ["decode"]]
