@@ -25,9 +25,9 @@ from command_line import run
 from hypothesis import given, settings, strategies as st
 from markdown_it import MarkdownIt
 from run import TASKS
+from write_schema import schemas
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.gate import compared, judge, renderers
 from dsocr_analyze.gate.budgets import budgets_in
 

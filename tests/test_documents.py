@@ -9,18 +9,18 @@ from pathlib import Path
 import jsonschema
 import pyarrow.parquet as pq
 import pytest
+import write_schema
 from command_line import run
 from jsonschema import Draft202012Validator
 from PIL import Image
 from sampling import every, sampled
+from write_schema import DOCUMENTS
 
 from dsocr_analyze.archive.table_files import METADATA_KEY
-from dsocr_analyze.cli import documents
 from dsocr_analyze.cli.commands import application
-from dsocr_analyze.cli.documents import DOCUMENTS
 from dsocr_analyze.report.opening import dump_json
 
-schemas = functools.cache(documents.schemas)
+schemas = functools.cache(write_schema.schemas)
 
 NO_DOCUMENT = {
     "calibrate": "writes a profile, which is TOML",

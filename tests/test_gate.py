@@ -11,6 +11,7 @@ import gated
 import msgspec
 import pytest
 from sampling import every, first, sampled
+from write_schema import schemas
 
 from dsocr_analyze import analysis, analytic, errors, figures, timing
 from dsocr_analyze.agreement import Agreement, LeftOutShare, NotModelled, PeakAgreement
@@ -21,8 +22,7 @@ from dsocr_analyze.gate.compared import compared, counted_figures
 from dsocr_analyze.gate.judge import Counted, edits_of, judge, loosened_keys, whole_check
 from dsocr_analyze.gate.renderers import ReadableCheck, workload_summary
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.report.document import Report, Unassigned, build_report
-from dsocr_analyze.report.opening import schema_of
+from dsocr_analyze.report.document import Unassigned, build_report
 
 DOCUMENTED = Path(__file__).parent.parent / "docs" / "check.md"
 CREATED = datetime(2026, 1, 2)
@@ -457,7 +457,7 @@ def is_noticed(full, path, value):
 
 def test_the_report_of_these_tests_states_everything_that_a_report_may(full):
     kinds = {kind.partition(".")[0] for _, kind, _ in leaves(full)}
-    assert set(schema_of(Report, "")["$defs"]) - kinds == {"Report"} - kinds
+    assert set(schemas()["schema.json"]["$defs"]) - kinds == {"Report"} - kinds
 
 
 @sampled("leaf", ["of every kind", "at all"], first(1))

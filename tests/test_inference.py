@@ -30,10 +30,11 @@ from vendor_checkout import (
     needs_vendor_ocr2,
     needs_vendor_unlimited,
 )
+from write_schema import schemas
 
 from dsocr_analyze import DeepSeekOCRSession, timing
 from dsocr_analyze.architectures import DEFAULT, PageRequest
-from dsocr_analyze.cli import device_runs, documents
+from dsocr_analyze.cli import device_runs
 from dsocr_analyze.errors import ConfigError, ModelCodeError, ModelDirectoryError
 from dsocr_analyze.measuring.inference import (
     TRANSFORMS,
@@ -241,7 +242,7 @@ def test_counts_of_the_main_job_stand_beside_what_was_measured(infer, capsys, tm
     assert (err, "not to be heard" in out) == ("", False)
     assert "Trial: the weights are random, so the text means nothing" in out
     report = json.loads((tmp_path / "o/infer_one.json").read_text())
-    jsonschema.validate(report, documents.schemas()["schema-infer.json"])
+    jsonschema.validate(report, schemas()["schema-infer.json"])
     expected = {"command": "infer", "weights": "random", "tokenizer": "stand-in",
                 "differences": [], "tokens": 3}  # fmt: skip
     assert {key: report[key] for key in expected} == expected

@@ -23,10 +23,10 @@ from both_engines import small_directory
 from command_line import run
 from process_state import process_settings
 from sampling import first, sampled
+from write_schema import schemas
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.views import pixel_work
-from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.cpu_kernels import (
     CpuKernels,

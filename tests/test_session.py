@@ -17,11 +17,11 @@ import torch
 from both_engines import PUBLISHED, small_directory
 from PIL import Image
 from safetensors.torch import save_file
+from write_schema import schemas
 
 import dsocr_analyze
 from dsocr_analyze import DeepSeekOCRSession, analyze, compare, plan_workload, sweep_workloads
 from dsocr_analyze.architectures import DEFAULT, PageRequest
-from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.errors import AnalyzeError, DeviceError, FormatError, PageError, WorkloadError
 from dsocr_analyze.kernels import Elements, Kernel, Work
 from dsocr_analyze.report import opening

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from command_line import run
 from sampling import every, sampled
+from write_schema import schemas
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
-from dsocr_analyze.cli.documents import schemas
 from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
 from dsocr_analyze.model.directory import ModelDirectory

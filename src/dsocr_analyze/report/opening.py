@@ -1,11 +1,9 @@
-"""What documents share: their first keys, their JSON and their schemas."""
+"""What documents share: their first keys and their JSON."""
 
 import importlib.util
-import inspect
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Final, TypeAlias, get_args, get_type_hints
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -39,8 +37,6 @@ NO_OPTIONS: Final[Options] = {}
 """The options of a document that no command made."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-
-_ATTRIBUTE: Final = re.compile(r"^(\w+): (.+?)(?=^\w|\Z)", re.MULTILINE | re.DOTALL)
 
 _PRETTY_DEPTH: Final = 4
 """Deeper values share a line, such as a module's row."""
@@ -203,46 +199,6 @@ def _dump(value: Any, depth: int) -> str:
     opening, closing = "{}" if isinstance(value, dict) else "[]"
     indent = "\n" + "  " * depth
     return f"{opening}{indent}  " + f",{indent}  ".join(lines) + f"{indent}{closing}"
-
-
-# --- schemas -----------------------------------------------------------------------------------
-
-
-def schema_of(kind: type[msgspec.Struct], title: str) -> dict[str, Any]:
-    """A document's schema, described by its types' docstrings."""
-    schema = msgspec.json.schema(kind)
-    structs: dict[str, type[msgspec.Struct]] = {}
-    _structs_in(kind, structs)
-    for name, definition in schema["$defs"].items():
-        descriptions: dict[str, str] = {}
-        for base in reversed(structs[name].__mro__):  # its own docstring is the last
-            text, _, attributes = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
-            definition["description"] = " ".join(text.split())
-            for field, about in _ATTRIBUTE.findall(inspect.cleandoc("\n" + attributes)):
-                descriptions[field] = " ".join(about.split())
-        definition["properties"] = {
-            field.encode_name: {
-                "description": descriptions[field.name],
-                **definition["properties"][field.encode_name],
-            }
-            for field in msgspec.structs.fields(structs[name])
-        }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": title,
-        **schema,
-    }
-
-
-def _structs_in(hint: Any, found: dict[str, type[msgspec.Struct]]) -> None:
-    """Adds all structs in an annotation, by name."""
-    if not isinstance(hint, type) or not issubclass(hint, msgspec.Struct):
-        for part in get_args(hint):
-            _structs_in(part, found)
-    elif hint.__name__ not in found:
-        found[hint.__name__] = hint
-        for part in get_type_hints(hint).values():
-            _structs_in(part, found)
 
 
 def require_extra(what: str, package: str, extra: str) -> None:
