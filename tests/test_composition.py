@@ -383,7 +383,7 @@ def test_counts_beyond_64_bits_are_exact(pages, is_exact):
 
 @sampled("flash", [False, True], first(1))
 @sampled("batch", [7, 1, 1000, LARGEST_COUNT], first(1))
-@pytest.mark.parametrize("argument", ["text_tokens", "max_new_tokens", "batch_size"])
+@sampled("argument", ["text_tokens", "max_new_tokens", "batch_size"], first(1))
 def test_counts_are_exact_on_both_sides_of_what_64_bits_hold(argument, batch, flash):
     """The last counts in 64 bits fill half of them at least, in FLOPs or in bytes moved."""
     given = {"text_tokens": 10, "max_new_tokens": 2, "batch_size": batch}
@@ -410,7 +410,7 @@ def test_counts_are_exact_on_both_sides_of_what_64_bits_hold(argument, batch, fl
 @sampled(
     ("batch", "text", "new", "flash"),
     itertools.product((1, LARGEST_COUNT), (1, LARGEST_COUNT), (1, LARGEST_COUNT), (False, True)),
-    every(5),
+    every(8),
 )
 @sampled("name", ["published", "latent"], first(1))
 def test_the_largest_sizes_are_exact(name, batch, text, new, flash):
