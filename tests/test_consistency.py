@@ -126,7 +126,7 @@ class TestEverywhere:
     def test_a_file_or_a_limit_is_a_result(self, capsys, tmp_path):
         assert run(capsys, "sweep", "--mode", "tiny", "-q", "--output", "rows.csv") == (0, "", "")
         assert (tmp_path / "rows.csv").stat().st_size
-        assert run(capsys, "advise", "-q", "--minimum-dpi", 1)[:2] == (0, "")
+        assert run(capsys, "advise", "-q", "--mode", "tiny", "--minimum-dpi", 1)[:2] == (0, "")
 
 
 class TestCase:

@@ -13,7 +13,7 @@ import write_schema
 from command_line import run
 from jsonschema import Draft202012Validator
 from PIL import Image
-from sampling import every, sampled
+from sampling import named, sampled
 from write_schema import DOCUMENTS
 
 from dsocr_analyze.archive.table_files import METADATA_KEY
@@ -102,7 +102,7 @@ def test_the_committed_schemas_are_those_of_the_types_and_describe_every_key_in_
             assert name != "schema.json" or optional == LATER_KEYS.get(kind, set()), kind
 
 
-@sampled("kind", WRITTEN, every(5))
+@sampled("kind", WRITTEN, named("compare", "time"))
 def test_a_document_says_what_it_is_of_and_fits_its_schema_and_no_other_kinds(capsys, kind):
     found = document(capsys, *WRITTEN[kind])
     of_kind = {each: schemas()[f"schema-{each}.json"] for each in WRITTEN}
