@@ -37,11 +37,6 @@ def repository(folder, budgets, **files):
     commit(folder)
 
 
-def published(name="deepseek-ocr"):
-    """The published config of an architecture."""
-    return json.loads((ARCHITECTURES[name].reference / "config.json").read_text())
-
-
 def with_values(config, **values):
     """A config with other values wherever these keys stand, sections included."""
     return {
@@ -53,4 +48,5 @@ def with_values(config, **values):
 def small(name="deepseek-ocr", **values):
     """The published config of an architecture with few layers and experts, and other values."""
     few = {"num_hidden_layers": 2, "layers": 1, "n_routed_experts": 8, "global_attn_indexes": [0]}
-    return with_values(published(name), **few | values)
+    published = json.loads((ARCHITECTURES[name].reference / "config.json").read_text())
+    return with_values(published, **few | values)

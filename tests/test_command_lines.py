@@ -475,6 +475,9 @@ REFUSED = [
     ("compare saved.json --plot a.svg --quantity seconds", 2,
      "--quantity seconds needs predicted seconds, and 'saved.json' has none; save it with"
      " --gpu, or leave it out"),
+    ("--engine analytic --html gone/p.html", 74,
+     "cannot write 'gone/p.html': no folder 'gone'; create it"),
+    ("compare --html .", 74, "cannot write '.': it is a folder; give a file's name"),
     ("compare --plot p.gif", 2,
      "cannot tell the format of picture 'p.gif'; give a name that ends in .png or .svg"),
     ("compare --plot gone/p.png", 74, "cannot write 'gone/p.png': no folder 'gone'; create it"),

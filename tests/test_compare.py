@@ -208,7 +208,7 @@ def test_configs_without_a_difference_say_so_and_one_config_says_nothing():
     assert len(compare(TWO).tables()) == 1
 
 
-def test_tables_json_and_csv_show_differences_and_what_is_missing():
+def test_tables_and_csv_show_differences_and_what_is_missing():
     comparison = compare(
         [("one", ONE), ("three", OF_THREE), ("ear", other({"ear": EAR, **DECODE}))]
     )
@@ -220,10 +220,6 @@ def test_tables_json_and_csv_show_differences_and_what_is_missing():
         ("ear", "FLOPs", "-", "-", "4.052 k"),
         ("page", "FLOPs", "7.228 k", "2.409 k\n(-4.819 k, 0.333 x)", "7.228 k\n(+0, 1.000 x)"),
     } <= set(table.rows)
-    [eye] = [row for row in json.loads(dump_json(comparison))["rows"] if row["key"] == "eye_flops"]
-    assert (eye["values"], eye["differences"], eye["ratios"]) == (
-        [4052, 4052, None], [0, 0, None], [1, 1, None],
-    )  # fmt: skip
     lines = list(csv.DictReader(io.StringIO(comparison.as_csv())))
     assert len(lines) == 3 * len(comparison.rows)
     found = {(line["key"], line["report"]): line for line in lines}
@@ -377,11 +373,15 @@ def test_figures_of_two_modes_by_hand(capsys):
 ONE_AND_SIX = "--config one.json --config six.json --mode tiny"
 SAID = [
     # The arguments, how the first line begins, and what else is said.
-    ("tiny small base", "Ran: built-in reference model", ["Against tiny", "1.521 x"]),  # 111 / 73
+    ("tiny small base", "Ran: built-in reference model",
+     ["\nPage of 1240 x 1754 pixels, views 512 | 640 | 1024, 83 | 121 | 283 prompt tokens, batch 1,"
+      " 1,024 new tokens, bfloat16, eager attention\n", "Against tiny", "1.521 x"]),  # 111 / 73
     ("640/1024 --dtype bfloat16,float16", "warning: --base-size 640 is below --image-size 1024",
      ["\n\n"]),
     ("tiny small --format markdown", "Ran: built-in reference model",
      ["\n\n| quantity | unit | tiny | small |\n", "| visual tokens | tokens | 73 | 111"]),
+    ("gundam --page a4@200 --format markdown", "Ran: built-in reference model",
+     ["\nPage of 1654 x 2339 pixels, views 1024/640 (cut 2 x 3), 913 prompt tokens, batch 1,"]),
     ("tiny small --format csv", "key,quantity,unit,report,value,difference,ratio",
      ["\nvisual_tokens,visual tokens,tokens,small,111,38,1.52"]),
     ("gundam --dtype bfloat16,float32 --page 800x600 --format markdown", "Ran: bfloat16: ",
@@ -399,7 +399,7 @@ SAID = [
 ]  # fmt: skip
 
 
-@sampled(("line", "begins", "said"), SAID, first(3))
+@sampled(("line", "begins", "said"), SAID, first(4))
 def test_what_is_printed(capsys, line, begins, said):
     code, out, err = run(capsys, "compare", *line.split())
     text = "\n".join(" ".join(each.split()) for each in out.splitlines()) + "\n"

@@ -124,24 +124,6 @@ def test_a_document_says_what_it_is_of_and_fits_its_schema_and_no_other_kinds(ca
             assert str(value) in str(options[option[2:].replace("-", "_")])
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("command", [("compare", "gundam", "tiny"), ("fit", "h100")])
-@pytest.mark.parametrize("form", ["table", "markdown"])
-def test_the_same_grid_at_two_resolutions_is_told_apart(capsys, monkeypatch, command, form):
-    monkeypatch.setenv("COLUMNS", "400")  # where no line is broken
-
-    def opening(page):
-        _, out, _ = run(capsys, *command, "--page", page, "--format", form)
-        return out.splitlines()[1]
-
-    coarse, fine = opening("a4@150"), opening("a4@200")
-    assert coarse.startswith("Page of 1240 x 1754 pixels, views 1024/640 (cut 2 x 3)")
-    assert coarse != fine
-    assert fine == coarse.replace("1240 x 1754", "1654 x 2339")
-    for said in ("913", "prompt tokens", "batch 1", "1,024 new tokens", "bfloat16", "eager"):
-        assert said in coarse
-
-
 def test_a_table_says_what_it_is_of_a_pure_one_beside_it(capsys):
     line = ("sweep", "--page", "a4@200", "--output")
     of_csv = run(capsys, *line, "rows.csv")
