@@ -54,7 +54,7 @@ Statements: TypeAlias = list[tuple[str, Wordings]]
 """Statements with their subjects, of at most seven characters."""
 
 
-def answer_of(report: Report) -> tuple[Statements, list[Wordings], Statements]:
+def _answer_of(report: Report) -> tuple[Statements, list[Wordings], Statements]:
     """What a page costs; seconds and money per GPU, most relevant first; what dominates."""
     one = "prompt" if report.workload.page is None else "page"
     return (
@@ -79,7 +79,7 @@ def answer_lines(report: Report, written: Iterable[Path] = (), *, rest: str = ""
 
     `written` are its files; `rest` says where to find GPUs that are left out.
     """
-    costs, times, doubts = answer_of(report)
+    costs, times, doubts = _answer_of(report)
     folders = groupby(written, attrgetter("parent"))
     files = [f"{', '.join(map(attrgetter('name'), group))} in {each}" for each, group in folders]
     left = _MOST_LINES - len(costs) - len(doubts) - bool(files)
@@ -349,7 +349,7 @@ class ReadableReport(NamedTuple):
         """The answer, all tables, notes, and the ledger, folded."""
         report, metadata = self.report, self.report.metadata
         versions = ", ".join(map("{} {}".format, metadata.versions, metadata.versions.values()))
-        costs, times, doubts = answer_of(report)
+        costs, times, doubts = _answer_of(report)
         summary = [
             f"**{label}**: {markdown_cell(wordings[0])}"
             for label, wordings in (*costs, *zip(repeat("time"), times, strict=False), *doubts)
