@@ -306,8 +306,8 @@ _MOST_NAMED: Final = 12
 class ReportKeys:
     """The keys of one report: dotted paths such as `total.flops`.
 
-    Names may stand in quotes; an entry has an index or a value in it (`workload.page[0]`,
-    `time[gpu=a100].page_seconds`); `*` is any one name or entry.
+    An entry has an index or a value in it (`workload.page[0]`, `time[gpu=a100].page_seconds`);
+    `*` is any one name or entry.
     """
 
     def __init__(self, report: Report | None) -> None:
@@ -386,9 +386,7 @@ def _parts(value: Any, rest: str, step: str, place: str) -> list[tuple[str, Any,
         return _entries(value, rest, place) if isinstance(value, list | tuple) else []
     if not isinstance(value, Mapping) or (place and rest == step):
         return []
-    if step.startswith('"'):
-        names = [each for each in [_quoted(step)] if each[0] in value]
-    elif step == "*" or step[:2] in ("*.", "*["):
+    if step == "*" or step[:2] in ("*.", "*["):
         names = [(each, step[1:]) for each in value]
     else:
         names = [
@@ -401,14 +399,6 @@ def _parts(value: Any, rest: str, step: str, place: str) -> list[tuple[str, Any,
 
 def _begins(rest: str, name: str) -> bool:
     return rest.startswith(name) and rest[len(name) : len(name) + 1] in ("", ".", "[")
-
-
-def _quoted(rest: str) -> tuple[str, str]:
-    try:
-        name, end = json.JSONDecoder().raw_decode(rest)
-    except ValueError as error:
-        raise ConfigError(f"report key: {rest!r} has no closing quote") from error
-    return str(name), rest[end:]
 
 
 def _entries(values: Sequence[Any], rest: str, place: str) -> list[tuple[str, Any, str]]:
