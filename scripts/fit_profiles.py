@@ -81,6 +81,8 @@ LEAST_ERROR: Final = 1e-4
 OUR_ROWS: Final = 2
 """How often rows of such products are taken besides."""
 _FEW_ROWS: Final = 8
+_EVERY: Final = 2**20
+"""More queries than any row has."""
 _CLEARLY: Final = 0.975
 """Factor by which a slow kernel must reduce the error."""
 _SLOW_COLUMNS: Final = (1536, 2048, 2560, 3072, 4096, 5120)
@@ -110,10 +112,21 @@ def options(kind: str, dtype: str, gpu: str, engine: str) -> list[dict[str, int]
         choices = {"tile_heads": (64,), "tile_keys": (64, 128), "slots": (1, 2),
                    "split_needs_groups": (int(gpu in _FLASH2 and is_vllm),)}  # fmt: skip
     else:
-        queries = (64, 128) if gpu in _FLASH2 else (128, 192) if gpu in _HOPPER else (128, 256)
+        is_trtllm = gpu in _BLACKWELL and kind == "context_attention"
+        queries: tuple[int, ...] = (128, 192) if gpu in _HOPPER else (128, 256)
+        if gpu in _FLASH2:
+            queries = (64, 128)
+        elif is_trtllm and is_vllm:
+            queries = (256,)
+        # FlashAttention-3 and FlashInfer pack the query heads of a key head into a tile, the others
+        # those of one query, but for TensorRT-LLM's kernels under SGLang.
+        packed = 0 if is_trtllm else _EVERY
+        if is_vllm and gpu not in _HOPPER:
+            packed = 1
         choices = {"tile_queries": queries, "tile_keys": (64, 128), "head_step": (1, 16, 32),
                    "slots": (1, 2) if gpu in _FLASH2 else (1,),
-                   "splits": (0,) if gpu in _FLASH2 and is_vllm else (0, 1)}  # fmt: skip
+                   "splits": (0,) if gpu in _FLASH2 and is_vllm else (0, 1),
+                   "packed_queries": (packed,)}  # fmt: skip
     return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
 
 

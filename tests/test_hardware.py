@@ -289,6 +289,19 @@ def test_a_tile_takes_the_rows_up_to_its_limit(limit, slow):
     assert before == same < after / 100
 
 
+def test_heads_that_share_keys_share_a_tile_where_the_library_packs_them():
+    sizes = {"batch": 4096.0, "queries": 16, "keys": 16, "heads": 64, "head_dim": 64, "kv_heads": 8}
+    sizes = {name: np.array(size) for name, size in sizes.items()}
+    fitted = H100.fitted("context_attention").coefficients
+    machine = Machine.of(H100.gpu, "bfloat16")
+    one_head, of_a_key_head = (
+        formula_seconds(replace(fitted, packed_queries=most), sizes, machine, 2, causal=True)
+        for most in (15, 16)
+    )
+    # Eight heads of 16 queries fill the tile of 128.
+    assert one_head > 3 * of_a_key_head
+
+
 @pytest.mark.parametrize(
     ("kind", "weights"), [*itertools.product(WEIGHT_ONLY_ERROR, ("int8", "int4"))]
 )
@@ -581,6 +594,9 @@ def test_a_users_file_adds_a_gpu_in_the_format_of_the_shipped_ones(tmp_path):
     again = profile_of(tmp_path, f'name = "h100-sxm"\n{H100_TEXT}')
     for engine in ENGINES:
         assert again.under(engine).kinds == H100.under(engine).kinds
+    # Profiles from before queries were packed are read as they were.
+    older = profile_of(tmp_path, 'name = "h100-sxm"\n' + re.sub("packed_.*", "", H100_TEXT))
+    assert older.fitted("context_attention").coefficients.packed_queries == 0
     # Once some of its kernels are measured, the others are another GPU's.
     amd = profile_of(tmp_path, f'name = "mi300x"\n{MOVEMENT}derived = "x"\n{COEFFICIENTS_TEXT}')
     assert {kind for (kind, _), each in amd.kinds.items() if not each.extrapolated} == {"movement"}
@@ -841,13 +857,6 @@ def test_more_memory_holds_no_fewer_pages_and_too_little_not_the_weights():
         assert largest == sorted(largest)
         assert largest[0] == 0 < largest[-1]
         assert (found[0][order].limit, found[0][order].limit_moment) == ("weights", None)
-
-
-@pytest.mark.exhaustive
-def test_one_at_a_time_there_are_several_times_as_many():
-    for gpu in gpu_catalogue().values():
-        at_once, one = batch_fits(gpu).values()
-        assert one.largest_batch > 5 * at_once.largest_batch > 0
 
 
 def test_the_published_model_on_an_h100():

@@ -33,9 +33,9 @@ class GemmCoefficients:
     """Fraction of partial sums that reach memory."""
     memory_share: float
     l2_share: float
-    """Bandwidth relative to device memory if everything fits in L2."""
+    """Bandwidth relative to memory's if everything fits in L2."""
     ramp_mb: float
-    """Start-up of a stream, in MB that could have moved meanwhile."""
+    """Start-up of a stream, in MB that it could have moved."""
     norm: float
     """Compute and memory combine as a (1 + norm)-norm."""
     launch_us: float
@@ -80,7 +80,7 @@ class ScaledGemmCoefficients:
 
 @dataclass(frozen=True)
 class PrefillCoefficients:
-    """Fused attention with many queries, encoder or causal (19)."""
+    """Fused attention with many queries, encoder or causal (20)."""
 
     tile_queries: int
     tile_keys: int
@@ -96,6 +96,7 @@ class PrefillCoefficients:
     block_us: float
     """Per block of keys."""
     tile_us: float
+    """With heads of 64; of encoders, it grows with the square."""
     whole_waves: float
     combine_us: float
     memory_share: float
@@ -105,9 +106,11 @@ class PrefillCoefficients:
     """Causal: longest tile and balanced sum combine as a (1 + longest)-norm."""
     launch_us: float
     late_us: float
-    """Launch time of long sequences, times 1 - exp(-keys / late_keys)."""
+    """Times 1 - exp(-keys / late_keys)."""
     late_keys: float
     crowding: float
+    packed_queries: int = 0
+    """Most of which a tile has all heads of a key head."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ class GenerationCoefficients:
     group: float
     """Work per tile for each query head of a key head."""
     grouped_us: float
-    """Copies that gather grouped queries of several sequences."""
+    """Copies of several sequences' grouped queries."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,8 @@ class Machine(NamedTuple):
 
     def least_seconds(self, flops: Floats, moved: Floats) -> tuple[Floats, Floats]:
         """Of products at the peak, and of the bytes that L2 does not serve at the bandwidth."""
-        missed = moved - moved * self.hits(moved)
+        # Of caches a little larger than L2, up to four tenths were read from it.
+        missed = moved - moved * self.hits(moved, sharpness=_ACTIVATIONS_SHARPNESS)
         return flops / self.flops_per_second, missed / self.bytes_per_second
 
     def memory_seconds(
@@ -420,31 +421,36 @@ def _prefill_attention(
 ) -> Needs:  # fmt: skip
     """One call, with `element_bytes` per element of keys and values.
 
-    A tile of queries of one head processes the keys block by block, both products and the
+    A tile of queries, of one head or a key head's, processes the keys block by block, products and
     exponentials at a share of an SM's peak. Under a causal mask tiles stop at the diagonal.
     """
     B, Q, K, H, D, G = _of_attention(size)
     padded = c.head_step * np.ceil(D / c.head_step)
-    tiles, key_blocks = _whole(Q / c.tile_queries), _whole(K / c.tile_keys)
-    units = B * H * tiles
-    scores = c.tile_queries * c.tile_keys
+    tile_queries = c.tile_queries / np.where(c.packed_queries >= Q, H / G, 1.0)
+    key_blocks = _whole(K / c.tile_keys)
+    # Where the last tile ends. Those of packed heads have few queries: their number is gradual.
+    last = np.where(
+        tile_queries < c.tile_queries,
+        np.maximum(tile_queries, Q),
+        tile_queries * _whole(Q / tile_queries),
+    )
+    units = B * H * last / c.tile_queries
     rate = c.share * machine.flops_per_second / machine.sms
-    block = 4 * scores * (padded + c.softmax) / rate + c.block_us * 1e-6
+    block = 4 * c.tile_queries * c.tile_keys * (padded + c.softmax) / rate + c.block_us * 1e-6
 
     # The mean share of the keys that a tile reads, of whole tiles: more queries are more work.
-    last = tiles * c.tile_queries
     longer = 2 * np.maximum(key_blocks * c.tile_keys, last)
-    mean = np.minimum(1.0, (longer - last + max(c.tile_queries, c.tile_keys)) / longer)
+    mean = np.minimum(1.0, (longer - last + np.maximum(tile_queries, c.tile_keys)) / longer)
+    start = c.tile_us * 1e-6 * (1.0 if causal else (padded / 64) ** 2)
     seconds: Floats = np.asarray(np.inf)
     for parts in (1.0, *_KEY_SPLITS) if c.splits else (1.0,):
         crowded = block * (1 + c.crowding * np.minimum(1.0, units * parts / machine.sms))
         part_blocks = _whole(key_blocks / parts)
-        longest = part_blocks * crowded + c.tile_us * 1e-6
+        longest = part_blocks * crowded + start
         passes = _waves(units * parts, machine.sms, c.whole_waves, c.slots)
         split = passes * longest
         if causal:
-            balanced = _waves(units * parts * mean, machine.sms, c.whole_waves, c.slots)
-            total = balanced * part_blocks * crowded + passes * c.tile_us * 1e-6
+            total = units * parts * mean / machine.sms * part_blocks * crowded + passes * start
             split = _overlapped(total, longest, c.longest)
         if parts > 1:
             combined = 4 * B * H * Q * D * (parts + 0.5) / machine.bytes_per_second
@@ -452,10 +458,9 @@ def _prefill_attention(
         seconds = np.minimum(seconds, split)
     moved = D * B * (4 * H * Q + 2 * G * K * element_bytes)
     late = c.late_us * (1 - np.exp(-K / c.late_keys))
-    streamed = moved * machine.memory_seconds(moved, c)
-    seconds = _overlapped(seconds, streamed, c.norm) + (c.launch_us + late) * 1e-6
+    seconds = _overlapped(seconds, moved * machine.memory_seconds(moved, c), c.norm)
     pairs = Q * K - Q * (Q - 1) / 2 if causal else Q * K
-    return seconds, 4 * B * H * D * pairs, moved
+    return seconds + (c.launch_us + late) * 1e-6, 4 * B * H * D * pairs, moved
 
 
 _CACHE_SPLITS: Final = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)

@@ -14,7 +14,7 @@ import json
 import tomllib
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import MISSING, asdict, fields, replace
 from functools import cache
 from importlib import resources
 from itertools import product
@@ -220,7 +220,10 @@ def check_kinds(table: Table, where: str) -> None:
 
 def _check_kind(entry: Any, record: type[Coefficients], where: str) -> None:
     types = {field.name: str(field.type) for field in fields(record)}
-    given = _given_coefficients(entry, _STATED, types, where, types)
+    given = _given_coefficients(
+        entry, _STATED, types, where,
+        needed=[field.name for field in fields(record) if field.default is MISSING],
+    )  # fmt: skip
     for name in given:
         rule = ("a whole number", _is_count) if types[name] == "int" else ("above 0", _is_positive)
         _check(given, [name], f"{where}.coefficients.", *rule)
