@@ -375,7 +375,7 @@ def test_bars_are_the_rows_and_say_their_values(
 
 
 def test_lines_are_told_apart_without_colour(draw):
-    picture, _ = draw("sweep --max-new-tokens 1:200 --mode all")
+    picture, _ = draw("sweep --max-new-tokens 1:20 --mode all")
     lines = picture.axes.get_lines()
     assert len({line.get_marker() for line in lines}) == len(lines) == 6
     assert legend_of(picture) == [f"{mode} mode" for mode in DEFAULT.modes]
