@@ -40,7 +40,7 @@ class GemmCoefficients:
     """Compute and memory combine as a (1 + norm)-norm."""
     launch_us: float
     crowding: float
-    """Relative slowdown of a tile if every SM is busy (clock and power)."""
+    """Slowdown of a tile if every SM is busy (clock, power)."""
     slow_columns: int
     """Most columns with a slow kernel at few rows; 0 for none."""
     slow_depth: int
@@ -73,7 +73,7 @@ class ScaledGemmCoefficients:
     """Fraction of weights read again if a large m is no multiple of 64."""
     quantize_us: float
     quantize_share: float
-    """Bandwidth of the kernel that quantizes the rows."""
+    """Bandwidth of what quantizes the rows."""
     row_ns: float
     """Its nanoseconds per row."""
 
@@ -96,7 +96,7 @@ class PrefillCoefficients:
     block_us: float
     """Per block of keys."""
     tile_us: float
-    """With heads of 64; of encoders, it grows with the square."""
+    """With heads of 64; an encoder's grows as their square."""
     whole_waves: float
     combine_us: float
     memory_share: float
@@ -110,7 +110,7 @@ class PrefillCoefficients:
     late_keys: float
     crowding: float
     packed_queries: int = 0
-    """Most of which a tile has all heads of a key head."""
+    """Most for which a tile has a key head's heads."""
 
 
 @dataclass(frozen=True)

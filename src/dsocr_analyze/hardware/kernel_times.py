@@ -61,7 +61,7 @@ class Machine(NamedTuple):
     def least_seconds(self, flops: Floats, moved: Floats) -> tuple[Floats, Floats]:
         """Of products at the peak, and of the bytes that L2 does not serve at the bandwidth."""
         # Of caches a little larger than L2, up to four tenths were read from it.
-        missed = moved - moved * self.hits(moved, sharpness=_ACTIVATIONS_SHARPNESS)
+        missed = moved - moved * self.hits(moved, 1.0, _WEIGHTS_SHARPNESS)
         return flops / self.flops_per_second, missed / self.bytes_per_second
 
     def memory_seconds(
