@@ -850,15 +850,6 @@ def test_the_largest_fits_and_one_more_does_not(memory_gb, mode, text_tokens, ne
         assert (found.limit, found.limit_moment) == more.limit(usable)
 
 
-def test_more_memory_holds_no_fewer_pages_and_too_little_not_the_weights():
-    found = [batch_fits(gpu_with(gb)) for gb in (4, *range(5, 90, 28))]
-    for order in found[0]:
-        largest = [each[order].largest_batch for each in found]
-        assert largest == sorted(largest)
-        assert largest[0] == 0 < largest[-1]
-        assert (found[0][order].limit, found[0][order].limit_moment) == ("weights", None)
-
-
 def test_the_published_model_on_an_h100():
     at_once, one = batch_fits(gpu_named("h100-sxm")).values()
     # 65.3 GB beside the weights; 788 MB a page, or 129.6 MB a page of cache and logits.
