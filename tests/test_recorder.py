@@ -4,6 +4,8 @@ import contextlib
 import copy
 import itertools
 import re
+import shutil
+from collections import Counter
 from functools import partial, reduce
 from types import MethodType, SimpleNamespace
 
@@ -1277,3 +1279,53 @@ def test_every_record_and_every_level_is_that_on_meta(build, page, dtype):
     for one, other in zip(*found, strict=True):
         assert (one.kernels, one.levels, one.peak) == (other.kernels, other.levels, other.peak)
         assert not other.unknown
+
+
+@pytest.mark.exhaustive
+def test_an_equal_call_is_not_run_again(monkeypatch):
+    session, ran = DeepSeekOCRSession.from_local(), Counter()
+    # Of 24, and of 11 in each of three passes.
+    most = Counter({"NoTPTransformerBlock": 5, "DeepseekV2MoE": 5})
+    kinds = {type(each) for each in session.model.modules() if type(each).__name__ in most}
+    for module_class in kinds:
+
+        def counted(self, *args, forward=module_class.forward, **kwargs):
+            ran[type(self).__name__] += 1
+            return forward(self, *args, **kwargs)
+
+        monkeypatch.setattr(module_class, "forward", counted)
+    session.analyze(page=(300, 200), crop_mode=False, image_size=64, max_new_tokens=1)
+    assert ran.keys() == most.keys()
+    assert ran <= most
+
+
+@pytest.mark.exhaustive
+@pytest.mark.directory
+def test_changed_code_is_traced_in_full(tmp_path):
+    """Whether a layer of this copy does its second linear twice is up to a global counter."""
+    path = tmp_path / "model"
+    shutil.copytree(DEFAULT.reference, path, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (path / "deepencoder.py").read_text()
+    before = 'return cast("Tensor", self.fc2(quick_gelu(self.fc1(x))))'
+    after = (
+        "hidden = quick_gelu(self.fc1(x))\n"
+        "        CALLS.append(1)\n"
+        "        out: Tensor = self.fc2(hidden)\n"
+        "        if len(CALLS) % 2:\n"
+        "            out = self.fc2(hidden)\n"
+        "        return out"
+    )
+    assert text.count(before) == 1
+    changed = text.replace(before, after) + "\n\nCALLS: list[int] = []\n"
+    (path / "deepencoder.py").write_text(changed)
+    changed, published = (
+        DeepSeekOCRSession.from_local(model, trust_remote_code=True).analyze(**ONE_VIEW)
+        for model in (path, None)
+    )
+    paths = [f"model.vision_model.transformer.layers.{i}.mlp.fc2" for i in range(24)]
+    macs, once = (
+        [report.stages["clip"].by_module[path].macs for path in paths]
+        for report in (changed, published)
+    )
+    assert macs == [(2 - index % 2) * count for index, count in enumerate(once)]
+    assert changed.agreement.agrees is False
