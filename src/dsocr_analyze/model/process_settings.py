@@ -225,6 +225,8 @@ class _StandIn(ModuleType):
     def _answered(
         self, name: str, answer: Callable[..., Any] | None, *values: Any, **options: Any
     ) -> Any:
+        if len(values) == 1 and type(values[0]) in (int, bool) and answer and not options:
+            return answer(values[0])  # most questions, by far
         numbers = None if answer is None or options else _numbers(values)
         if answer is not None and numbers is not None:
             return answer(*numbers)
