@@ -48,7 +48,7 @@ class Example(Polynomial):
         decisions: Where all examples note answers; None for nowhere.
     """
 
-    __slots__ = ()
+    __slots__ = ("_value",)
 
     decisions: list[Decision] | None = None
 
@@ -60,10 +60,12 @@ class Example(Polynomial):
     @property
     def value(self) -> int:
         """Its value."""
-        return int(sum(
-            coefficient * math.prod(size.value for size in monomial)
-            for monomial, coefficient in self.terms.items()
-        ))  # fmt: skip
+        if not hasattr(self, "_value"):  # comparisons ask for it again and again
+            self._value = int(sum(
+                coefficient * math.prod(size.value for size in monomial)
+                for monomial, coefficient in self.terms.items()
+            ))  # fmt: skip
+        return self._value
 
     def __floordiv__(self, divisor: Size) -> Example:
         """The quotient, rounded down: a polynomial, or else a size of its own."""
@@ -104,8 +106,7 @@ class Example(Polynomial):
         return self.value
 
     def _note(self, answer: bool, relation: str, other: Size, otherwise: str) -> bool:
-        depends = any((self - other).terms)
-        if self.decisions is not None and depends:
+        if self.decisions is not None and any((self - other).terms):
             self.decisions.append(Decision(self, relation if answer else otherwise, other))
         return answer
 
