@@ -133,6 +133,8 @@ class Polynomial:
         return total
 
     def __add__(self, other: Polynomial | int) -> Self:
+        if not isinstance(other, Polynomial) and other == 0:
+            return self
         terms = dict(self.terms)
         added = other.terms if isinstance(other, Polynomial) else {(): other}
         for monomial, coefficient in added.items():
@@ -147,6 +149,8 @@ class Polynomial:
 
     def __mul__(self, other: Polynomial | int) -> Self:
         if not isinstance(other, Polynomial):
+            if other == 1:
+                return self
             return type(self)({m: a * other for m, a in self.terms.items()} if other else {})
         terms: dict[Monomial, int] = {}
         for left, a in self.terms.items():
