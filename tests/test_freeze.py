@@ -27,6 +27,7 @@ FEW = {
         "deepseek-ocr-2 / encoder of one head / page 0 / bfloat16 / eager / batch 1",
         "unlimited-ocr / window 2 / page 0 / bfloat16 / eager / batch 1",
     ),
+    "forms": ("deepseek-ocr / small / page 0 / bfloat16 / eager / batch 1",),
     "commands": ("fit deepseek-ocr", "sweep of unlimited-ocr"),
 }
 """Cases of some groups that the default run tries."""

@@ -205,10 +205,10 @@ def test_lines_break_after_commas_then_words_then_parts_of_words():
 @sampled(
     ("command", "heading", "axis", "ticks"),
     [
-        ("sweep --config slim.json --batch-size 1:3",
-         "^DeepSeek-OCR, config slim.json, page of 1240 x 1754", "batch size [pages]", None),
         ("compare base --dtype bfloat16,float32", "eager attention$", "data type",
          ["bfloat16", "float32"]),
+        ("sweep --config slim.json --batch-size 1:3",
+         "^DeepSeek-OCR, config slim.json, page of 1240 x 1754", "batch size [pages]", None),
         ("compare base --use-flash-attn 0,1", "bfloat16$", "attention",
          ["eager", "flash_attention_2"]),
         ("compare tiny --batch-size 7", ", batch of 7, ", "", ["tiny"]),

@@ -256,6 +256,13 @@ def prompt(dimensions, workload, dtype=BFLOAT16, bits=16):
     return SERVED.prompt(T, T, workload.visual_tokens, dimensions, dtype, bits)
 
 
+@pytest.mark.parametrize("shared", [None, 1])
+def test_only_shared_experts_are_combined_with_routed_ones(shared):
+    dimensions = dimensions_of(small_directory(n_shared_experts=shared))
+    step = SERVED.step(1, 9, dimensions, BFLOAT16, 16)
+    assert any(each.operator == "combined_experts" for each in step) == (shared is not None)
+
+
 @st.composite
 def decoders(draw):
     """A small decoder that is served: MHA or GQA, dense or mixed, of any depth and width."""
@@ -1125,7 +1132,7 @@ def test_the_work_of_corrected_pages_is_longer_in_both_parts(new_tokens, factor,
 def test_what_is_impossible_or_not_predicted_is_named(error, said, model, changes):
     timed = dataclasses.replace(model_of(), **model)
     with pytest.raises(error, match=said) as refused:
-        predict(timed, planned(), assumed(**changes))
+        PageTimer(timed, assumed(**changes))  # before any page is priced
     assert all(each in str(refused.value) for each in refused.value.arguments)
 
 
