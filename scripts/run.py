@@ -49,7 +49,11 @@ NEWEST_TESTS = (
     "tests/test_reference_networks.py",
     "tests/test_tree.py",
 )
-LINT = (("ruff", "check", "."), ("ruff", "format", "--check", "."))
+LINT = (
+    ("ruff", "check", "."),
+    ("ruff", "format", "--check", "."),
+    ("dsocr-analyze", "docs", "--check"),
+)
 TYPES = (("mypy",),)
 
 
@@ -120,7 +124,7 @@ TASKS = {
         ),
         environment=NEWEST,
     ),
-    "lint": Task("check style and formatting", commands=LINT),
+    "lint": Task("check style, formatting and computed documents", commands=LINT),
     "types": Task("check types", commands=TYPES),
     "check": Task("lint, types and tests", commands=(*LINT, *TYPES, PYTEST)),
     "format": Task(

@@ -16,7 +16,7 @@ from sampling import every, sampled
 from dsocr_analyze import DeepSeekOCRSession, cli, errors
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.documents.library import Library, ModulePage
-from dsocr_analyze.documents.markdown import SOURCES, Filled, Sources, filled
+from dsocr_analyze.documents.markdown import SOURCES, Filled, Sources, filled, page_file
 from dsocr_analyze.documents.model import Case
 from dsocr_analyze.model.directory import read_config
 
@@ -99,6 +99,14 @@ def checkout(tmp_path, monkeypatch):
     return folder
 
 
+def test_no_page_of_the_default_architecture_is_stale(library):
+    for name in PAGES_OF[DEFAULT.name]:
+        path = page_file(name)
+        text = library.sources.texts[path]
+        assert library.filled(path, text, DEFAULT.name) == (text, []), "dsocr-analyze docs"
+
+
+@pytest.mark.exhaustive
 def test_no_committed_document_is_stale_and_one_that_is_is_filled_in_place(checkout, capsys):
     whole = {path: path.read_text("utf-8") for path in checkout.rglob("*.md")}
     (checkout / "includes" / ".flops.md.swp").write_text("left by an editor")

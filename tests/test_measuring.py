@@ -416,7 +416,7 @@ def test_a_call_takes_the_lower_quartile_of_several(clock):
     assert samples.call_seconds(run, 36.0, math.inf) == 3
 
 
-@sampled("step", [6, 1], first(1))
+@sampled("step", [12, 1], first(1))
 def test_no_tensor_outlives_its_sample(monkeypatch, uncollected, step):
     operators, alive = samples._operators(torch.float32), []
     made = [
