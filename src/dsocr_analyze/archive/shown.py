@@ -355,8 +355,11 @@ def sweep_picture(
     what, unit = describe(quantity)
     table = pa.Table.from_batches(batches)
     if quantity not in table.column_names:
-        price = " and --price" if quantity == evaluate.COST else ""
-        raise WorkloadError(f"--quantity {quantity} needs predicted seconds; give --gpu{price} too")
+        price = " and price" if quantity == evaluate.COST else ""
+        raise WorkloadError(
+            f"quantity {quantity} needs predicted seconds; give gpu{price} too",
+            arguments=["gpu", "price"],
+        )
     columns: dict[str, list[Any]] = {
         name: table.column(name).to_pylist()
         for name in (*_X_COLUMNS, "crop_mode")
