@@ -276,6 +276,7 @@ WITHOUT_SIZE = {
 }
 INCH = "/MediaBox [0 0 72 72]"
 
+LEAF = "<< /Type /Page /MediaBox [0 0 72 144] >>"
 PDFS = [
     *((book(f"/MediaBox {box}"), 72, [size], {}) for box, size in BOXES.items()),
     (book("/MediaBox [0 0 595 842]"), 150, [(1240, 1754)], {}),  # 1239.58 x 1754.17
@@ -289,6 +290,10 @@ PDFS = [
           GROUP.format(4, 5, 11), "<< /Type /Page >>", "<< /Type /Page >>", GROUP.format(7, 8, 12),
           "<< /Type /Page >>", "<< /Type /Page /MediaBox [0 0 13 10] >>"]), 72,
      [(11, 10), (11, 10), (12, 10), (13, 10), (3, 3)], {}),
+    # Entries of a page tree that are no pages are missing, which is said.
+    *((pdf([CATALOG, f"<< /Kids [3 0 R {entry} 4 0 R] /Count 3 >>", *2 * [LEAF]]), 72,
+       [(72, 144)] * 2, {3: "it states 3 pages, of which 2 can be found"})
+      for entry in ("7", "null", "9 0 R")),
     # A page without a size is named and spoils no other; a broken file is named.
     *((book(INCH, page, INCH), 72, [(72, 72)] * 2, {2: said}) for page, said in
       WITHOUT_SIZE.items()),
@@ -317,7 +322,7 @@ def test_a_page_is_as_large_as_its_boxes_say_or_named_with_a_reason_on_one_line(
     for row, said in rejected.items():
         reason = reasons[row]
         assert (said in reason, "a.pdf" in reason, "\n" in reason) == (True, True, False)
-        assert reason.startswith(f"page {row} of PDF") or not sizes
+        assert reason.startswith(f"page {row} of PDF") or row > len(sizes)
     assert files.pdfs == setting.CountedFiles(bool(sizes), len(sizes))
     assert capfd.readouterr() == ("", "")
 

@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -151,14 +151,20 @@ def _memory_bytes() -> int:
         return 0
 
 
-def _pages(path: Path, file: Any) -> Iterable[Mapping[str, Any]]:
-    """The pages in tree order, with the attributes that they inherit."""
+def _pages(path: Path, file: Any) -> Iterator[Mapping[str, Any]]:
+    """The pages in tree order, with the attributes that they inherit.
+
+    Raises ValueError after the last one if the file states more, as pypdf skips what is no page.
+    """
     from pypdf import PasswordType, PdfReader
 
     reader = PdfReader(file)
     if reader.is_encrypted and reader.decrypt("") is PasswordType.NOT_DECRYPTED:
         raise PageError(f"PDF {str(path)!r} is encrypted and needs a password")
-    return reader.pages
+    yield from reader.pages
+    stated, found = reader.root_object["/Pages"].get("/Count"), len(reader.pages)
+    if isinstance(stated, int) and stated > found:
+        raise ValueError(f"it states {stated:,} pages, of which {found:,} can be found")
 
 
 def _pixels(page: Mapping[str, Any], dpi: int) -> tuple[int, int]:
