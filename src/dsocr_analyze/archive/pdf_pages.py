@@ -162,7 +162,8 @@ def _pages(path: Path, file: Any) -> Iterator[Mapping[str, Any]]:
     if reader.is_encrypted and reader.decrypt("") is PasswordType.NOT_DECRYPTED:
         raise PageError(f"PDF {str(path)!r} is encrypted and needs a password")
     yield from reader.pages
-    stated, found = reader.root_object["/Pages"].get("/Count"), len(reader.pages)
+    tree: Any = reader.root_object["/Pages"]
+    stated, found = tree.get("/Count"), len(reader.pages)
     if isinstance(stated, int) and stated > found:
         raise ValueError(f"it states {stated:,} pages, of which {found:,} can be found")
 
