@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.timing import (
     Bound,
@@ -47,6 +48,7 @@ def predict(
     Raises:
         ConfigError: The model has a part without a closed form, or serving it is not supported.
         DeviceError: The GPU lacks a data type.
+        WorkloadError: A concurrency is below 1.
     """
     return entry_of(times_of(model, workload, assumptions, concurrency))
 
@@ -58,6 +60,11 @@ def times_of(
     concurrency: Sequence[int] = (1,),
 ) -> PageTimes:
     """The page alone, then with each number of pages in flight; arguments as in `predict`."""
+    for count in concurrency:
+        if count < 1:
+            raise WorkloadError(
+                f"concurrency {count} is too small; give 1 or more", arguments=["concurrency"]
+            )
     prepare = assumptions.prepare_seconds(model.architecture, workload)
     pages = ManyPages.alike(replace(workload, batch_size=1), prepare, [1, *concurrency])
     return PageTimer(model, assumptions).times(pages)
