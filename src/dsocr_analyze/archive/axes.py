@@ -87,8 +87,7 @@ def _values(
     count, parts = 0, []
     for grid in grids:
         count += math.prod(map(len, grid))
-        if count > _MOST_VALUES:
-            raise _error(argument, f"{text} has {count} values; give at most {_MOST_VALUES}")
+        _check_count(argument, text, count, "values", _MOST_VALUES)
         parts.append(np.array(np.meshgrid(*grid, indexing="ij")).reshape(len(grid), -1))
     return np.concatenate(parts, axis=1, dtype=np.int64)
 
