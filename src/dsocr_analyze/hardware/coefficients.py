@@ -33,14 +33,14 @@ class GemmCoefficients:
     """Fraction of partial sums that reach memory."""
     memory_share: float
     l2_share: float
-    """Bandwidth relative to memory's if everything fits in L2."""
+    """Bandwidth relative to device memory if everything fits in L2."""
     ramp_mb: float
-    """Start-up of a stream, in MB that it could have moved."""
+    """Start-up of a stream, in MB that could have moved meanwhile."""
     norm: float
     """Compute and memory combine as a (1 + norm)-norm."""
     launch_us: float
     crowding: float
-    """Slowdown of a tile if every SM is busy (clock, power)."""
+    """Relative slowdown of a tile if every SM is busy (clock and power)."""
     slow_columns: int
     """Most columns with a slow kernel at few rows; 0 for none."""
     slow_depth: int
@@ -73,7 +73,7 @@ class ScaledGemmCoefficients:
     """Fraction of weights read again if a large m is no multiple of 64."""
     quantize_us: float
     quantize_share: float
-    """Bandwidth of what quantizes the rows."""
+    """Bandwidth of the kernel that quantizes the rows."""
     row_ns: float
     """Its nanoseconds per row."""
 
@@ -96,7 +96,7 @@ class PrefillCoefficients:
     block_us: float
     """Per block of keys."""
     tile_us: float
-    """With heads of 64; an encoder's grows as their square."""
+    """Start-up of a tile with heads of 64; an encoder's grows with the square of their size."""
     whole_waves: float
     combine_us: float
     memory_share: float
@@ -106,11 +106,11 @@ class PrefillCoefficients:
     """Causal: longest tile and balanced sum combine as a (1 + longest)-norm."""
     launch_us: float
     late_us: float
-    """Times 1 - exp(-keys / late_keys)."""
+    """Launch time of long sequences, times 1 - exp(-keys / late_keys)."""
     late_keys: float
     crowding: float
     packed_queries: int = 0
-    """Most for which a tile has a key head's heads."""
+    """Most queries for which one tile takes all heads that share a key head."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class GenerationCoefficients:
     group: float
     """Work per tile for each query head of a key head."""
     grouped_us: float
-    """Copies of several sequences' grouped queries."""
+    """Copies that gather grouped queries of several sequences."""
 
 
 @dataclass(frozen=True)
