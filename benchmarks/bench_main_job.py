@@ -59,9 +59,9 @@ class Job:
 def jobs() -> list[Job]:
     main_job = ("--base-size", "1024", "--image-size", "640")
     found = [
-        Job("main job", (*main_job, "--model", "reference"), 1.7, 380),
+        Job("main job", (*main_job, "--model", "reference"), 1.5, 360),
         Job("analytic engine", ("--engine", "analytic", "--model", "reference"), 0.3, 100),
-        Job("time h100-sxm", ("time", "h100-sxm", "--model", "reference"), 0.5, 100, False),
+        Job("time h100-sxm", ("time", "h100-sxm", "--model", "reference"), 0.3, 100, False),
     ]
     if (VENDOR / "config.json").is_file():
         directory = ("--model", str(VENDOR.resolve()), "--trust-remote-code")

@@ -50,9 +50,9 @@ NEWEST_TESTS = (
     "tests/test_tree.py",
 )
 LINT = (
+    ("dsocr-analyze", "docs", "--check"),
     ("ruff", "check", "."),
     ("ruff", "format", "--check", "."),
-    ("dsocr-analyze", "docs", "--check"),
 )
 TYPES = (("mypy",),)
 
