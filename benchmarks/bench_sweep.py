@@ -44,11 +44,11 @@ def swept_seconds() -> float:
     model = published_model()
     architecture = model.architecture
     setting = Setting(architecture.modes[architecture.default_mode], BFLOAT16)
-    crop_grids = architecture.forms.crop_grids
+    page_rule = architecture.forms.page_rule
     start = time.process_time()
     for first in range(0, workloads, CHUNK):
         part = slice(first, first + CHUNK)
-        codes = crop_grids.codes(widths[part], heights[part])
+        codes = page_rule.codes(widths[part], heights[part])
         chunk = Workloads(codes, text_tokens[part], max_new_tokens[part], batch_sizes[part])
         cost_columns(model, setting, chunk, are_batches=True)
     return time.process_time() - start

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from drawn_passes import Case
 
 from dsocr_analyze.architectures.ocr_family import attention, closed_forms
-from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL, whole_model
+from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.tape import Tape
 
@@ -72,7 +72,7 @@ def taped(case: Case, number: int | None = None, kind: Callable[..., Tape] = Who
     else:
         tape, p = kind(case.dtype, stage=DECODE.name), pass_of_step(case, number)
     page = case.workload if number is None else None
-    cache = tape.call("", whole_model, model, case.dimensions, p, page)
+    cache = tape.call("", model.whole_model, case.dimensions, p, page)
     nbytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
     del cache
     tape.check_nothing_is_left()

@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 from sampling import first, sampled
 
 from dsocr_analyze import analyze, dtypes, errors
-from dsocr_analyze.architectures import ARCHITECTURES, PageRequest, views
+from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
 from dsocr_analyze.archive.advice import AdviceRequest, advise
 from dsocr_analyze.archive.advice_document import Requirements, published_accuracy
 from dsocr_analyze.hardware.fit import memory_need
@@ -28,7 +28,7 @@ def planned(name, mode, page):
         page=page, base_size=sizes.base_size, image_size=sizes.image_size,
         crop_mode=sizes.crop_mode,
     )  # fmt: skip
-    return workload, views.page_in_views(architecture.crop, workload)
+    return workload, architecture.crop.page_in_views(workload)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ from dsocr_analyze.archive.totals import add_up, bars_of_each, weighted_sum
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.workload import LARGEST_COUNT
 
-crop_grid, GRIDS, CROP_GRIDS = DEFAULT.crop.grid, DEFAULT.crop.grids, DEFAULT.forms.crop_grids
+CROP_GRIDS = DEFAULT.crop
+crop_grid, GRIDS = CROP_GRIDS.grid, CROP_GRIDS.grids
 ROOT = Path(__file__).parent.parent
 SIDES = st.one_of(st.integers(1, 5000), st.sampled_from([640, 641, 1280, 1920]), st.just(10**6))
 TOTALS = "dsocr_analyze.archive.totals"
@@ -265,7 +266,7 @@ def test_the_largest_lengths_are_told_apart_beside_any_grid(tmp_path):
     columns = dict(zip(COLUMNS, ([9] * 5, [9] * 5, lengths, lengths[::-1]), strict=True))
     _, totals = added_up(written(tmp_path / "pages.parquet", columns), "tiny")
     assert totals.new_tokens == totals.prompt_tokens - 5 * 73 == sum(lengths)
-    most = max(architecture.forms.crop_grids.count for architecture in ARCHITECTURES.values())
+    most = max(architecture.forms.page_rule.count for architecture in ARCHITECTURES.values())
     assert (most - 1).bit_length() + 2 * LARGEST_COUNT.bit_length() <= 63
 
 

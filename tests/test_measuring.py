@@ -26,7 +26,6 @@ from sampling import first, sampled
 from write_schema import schemas
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
-from dsocr_analyze.architectures.views import pixel_work
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.cpu_kernels import (
     CpuKernels,
@@ -789,5 +788,5 @@ def test_a_page_is_squeezed_into_a_view_no_larger_than_a_tile(name, side, resize
     workload = architecture.plan(
         page=(1000, 2000), base_size=1024, image_size=side, crop_mode=False, max_new_tokens=1
     )
-    work = pixel_work(architecture.closed_forms.crop_grids, workload)
+    work = architecture.page_rule.pixel_work(workload, *workload.page, *workload.grid)
     assert (work.resized, work.viewed) == (resized, side**2)

@@ -18,7 +18,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from vendor_checkout import VENDOR_OCR2, needs_vendor_ocr2
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.architectures.ocr_family.passes import page_with
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.model.loading import load_model
@@ -41,7 +40,7 @@ def laid_out(
 ):  # fmt: skip
     """Tiles, global view and separator, without newlines; crop off: one view of `image_size`."""
     whole = base_size if crop_mode else image_size
-    page = page_with(OCR2, (base_size, whole, image_size, *grid))
+    page = OCR2.page_with((base_size, whole, image_size, *grid))
     lengths = {"text_tokens": text_tokens, "batch_size": batch_size, "max_new_tokens": 2}
     return dataclasses.replace(page, **lengths)
 

@@ -42,7 +42,6 @@ from dsocr_analyze.architectures.deepseek_ocr.reference import (
     modeling_deepseekv2,
 )
 from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
-from dsocr_analyze.architectures.ocr_family.passes import page_with
 from dsocr_analyze.documents.library import Library, ModulePage
 from dsocr_analyze.documents.markdown import Sources, page_file, rows_of
 from dsocr_analyze.documents.model import DocumentedModel
@@ -218,7 +217,7 @@ def page_of(draw: random.Random, architecture: FamilyMember) -> PageWorkload:
     sides, grids = VIEWS[architecture.name]
     (base, local), grid = draw.choice(sides), draw.choice(grids)
     whole = draw.choice([base, local]) if grid == (1, 1) else base
-    page, pages = page_with(architecture, (base, whole, local, *grid)), 1
+    page, pages = architecture.page_with((base, whole, local, *grid)), 1
     if grid == (1, 1) and whole == base:  # a page's view and the blank patch are of one size
         pages = draw.randint(1, min(3, architecture.prompt_pages))
     return dataclasses.replace(

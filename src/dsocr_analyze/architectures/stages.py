@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Size
@@ -12,6 +12,10 @@ from dsocr_analyze.tape import Size
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+PREFILL_STAGE: Final = "prefill"
+DECODE_STAGE: Final = "decode"
+"""Names of the last two stages of models that read pages."""
 
 
 @dataclass(frozen=True, slots=True)

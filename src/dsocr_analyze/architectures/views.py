@@ -6,12 +6,13 @@ Source: `infer()` and `dynamic_preprocess` (`modeling_deepseekocr.py` and the re
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dsocr_analyze.tape import Size
-from dsocr_analyze.workload import PageWorkload
+from dsocr_analyze.workload import Mode, PageWorkload, ViewBatch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,8 +31,96 @@ def tokens_per_side(size: int) -> int:
     return -(-(size // 16) // 4)
 
 
+# --- pages -----------------------------------------------------------------------------------
+
+
+class PixelWork(NamedTuple):
+    """What the CPU does to a page before the model sees it; arrays for many pages.
+
+    Attributes:
+        decoded: Pixels of the page itself.
+        resized: Pixels of both passes of every bicubic resize.
+        viewed: Pixels of all views.
+    """
+
+    decoded: int
+    resized: int
+    viewed: int
+
+    @staticmethod
+    def of_resize(width: Size, height: Size, wide: Size, high: Size) -> Size:
+        """Pixels of both passes from one size to another; Pillow resizes the width first."""
+        import numpy as np
+
+        pixels: Size = height * np.maximum(width, wide) + wide * np.maximum(height, high)
+        return pixels
+
+
+@dataclass(frozen=True, slots=True)
+class PageInViews:
+    """How a whole page appears in the views of one vision call.
+
+    Attributes:
+        resolution: Pixels per side of a view; its width if it is no square.
+        content: Width and height of the page in them all; the rest is padding.
+        tokens: Of them all, without newlines and separators.
+    """
+
+    views: int
+    resolution: int
+    content: tuple[int, int]
+    tokens: int
+
+
+class PageRule(ABC):
+    """How a model sees a page: in a grid, which follows from its sides.
+
+    A grid has a code, so that many pages are counted by their distinct grids.
+
+    Attributes:
+        most: Most views of a page besides that of the whole.
+    """
+
+    most: int
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Upper bound of the codes, exclusive."""
+
+    @abstractmethod
+    def grid(self, width: int, height: int) -> tuple[int, int]:
+        """Columns and rows of a page of so many pixels."""
+
+    @abstractmethod
+    def codes(self, widths: NDArray[np.int64], heights: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The codes of n pages' grids, sides from 1 to `LARGEST_SIDE`."""
+
+    @abstractmethod
+    def columns_and_rows(
+        self, codes: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Columns and rows of codes."""
+
+    @abstractmethod
+    def page_in_views(self, workload: PageWorkload) -> tuple[PageInViews, ...]:
+        """The page in each vision call of a workload."""
+
+    @abstractmethod
+    def pixel_work(
+        self, mode: Mode | PageWorkload, width: Size, height: Size, columns: Size, rows: Size
+    ) -> PixelWork:
+        """Pixels that the CPU processes to make the views of pages in one mode.
+
+        Sides in pixels and grids are integers or arrays.
+        """
+
+
+# --- crops -----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class CropRule:
+class CropRule(PageRule):
     """How a model crops pages.
 
     A grid has a code, `(most + 1) * columns + rows`: 23 for 2 x 3 of at most 9 tiles.
@@ -157,97 +246,49 @@ class CropRule:
         pixels = self.tile * self.tile * grids[..., 0] * grids[..., 1]
         return self._code(grids[..., 0], grids[..., 1]), pixels[1:]
 
+    # --- pixels
 
-# --- pixels ----------------------------------------------------------------------------------
+    def page_in_views(self, workload: PageWorkload) -> tuple[PageInViews, ...]:
+        """The page in each vision call of a workload.
 
+        Without crops, it is squeezed into a view no larger than a tile.
+        """
+        local, whole, found = workload.local_views, workload.global_view, []
+        if local is not None:
+            # Tiles are cropped from the page resized to the whole grid, whatever its proportions.
+            columns, rows = (each * local.resolution for each in workload.grid)
+            found.append(_in_squares(local, (columns, rows)))
+        side = whole.resolution
+        squeezed = not workload.crop_mode and side <= self.tile
+        content = (side, side) if squeezed else _contained(*workload.page, side)
+        return (*found, _in_squares(whole, content))
 
-class PixelWork(NamedTuple):
-    """What the CPU does to a page before the model sees it; arrays for many pages.
+    def pixel_work(
+        self, mode: Mode | PageWorkload, width: Size, height: Size, columns: Size, rows: Size
+    ) -> PixelWork:
+        """Pixels that the CPU processes to make the views of pages in one mode."""
+        import numpy as np
 
-    Attributes:
-        decoded: Pixels of the page itself.
-        resized: Pixels of both passes of every bicubic resize.
-        viewed: Pixels of all views.
-    """
-
-    decoded: int
-    resized: int
-    viewed: int
-
-
-@dataclass(frozen=True, slots=True)
-class PageInViews:
-    """How a whole page appears in the views of one vision call.
-
-    Attributes:
-        resolution: Pixels per side of a view.
-        content: Width and height of the page in them all; the rest is padding.
-    """
-
-    views: int
-    resolution: int
-    content: tuple[int, int]
-
-    @property
-    def tokens(self) -> int:
-        """Of them all, without newlines and separators."""
-        return self.views * tokens_per_side(self.resolution) ** 2
-
-
-def page_in_views(crop: CropRule, workload: PageWorkload) -> tuple[PageInViews, ...]:
-    """The page in each vision call of a workload.
-
-    Without crops, it is squeezed into a view no larger than a tile.
-    """
-    local, whole, found = workload.local_views, workload.global_view, []
-    if local is not None:
-        # Tiles are cropped from the page resized to the whole grid, whatever its proportions.
-        columns, rows = (each * local.resolution for each in workload.grid)
-        found.append(PageInViews(local.count, local.resolution, (columns, rows)))
-    side = whole.resolution
-    squeezed = not workload.crop_mode and side <= crop.tile
-    content = (side, side) if squeezed else _contained(*workload.page, side)
-    return (*found, PageInViews(whole.count, side, content))
+        image_size = mode.image_size
+        whole = mode.base_size if mode.crop_mode else image_size
+        scale = np.minimum(whole / width, whole / height)
+        kept = PixelWork.of_resize(
+            width, height,
+            np.maximum(1, np.rint(width * scale)), np.maximum(1, np.rint(height * scale)),
+        )  # fmt: skip # the page in its own proportions
+        if not mode.crop_mode:
+            squeezed = PixelWork.of_resize(width, height, whole, whole)
+            resized = squeezed if image_size <= self.tile else kept
+            return PixelWork(width * height, resized, whole**2)
+        is_cut = columns * rows > 1
+        cut = PixelWork.of_resize(width, height, columns * image_size, rows * image_size)
+        tiles = is_cut * columns * rows * image_size**2
+        return PixelWork(width * height, kept + np.where(is_cut, cut, 0), whole**2 + tiles)
 
 
-def pixel_work(crop: CropRule, workload: PageWorkload) -> PixelWork:
-    """Pixels that the CPU processes to make the views of a workload's pages."""
-    work = pixel_work_of_pages(
-        crop, *workload.page, *workload.grid, base_size=workload.base_size,
-        image_size=workload.image_size, crop_mode=workload.crop_mode,
-    )  # fmt: skip
-    return PixelWork(*[workload.prompt_pages * int(pixels) for pixels in work])
-
-
-def pixel_work_of_pages(
-    crop: CropRule,
-    width: Size,
-    height: Size,
-    columns: Size,
-    rows: Size,
-    *,
-    base_size: int,
-    image_size: int,
-    crop_mode: bool,
-) -> PixelWork:
-    """The same for many pages in one mode: sides in pixels and grids, integers or arrays."""
-    import numpy as np
-
-    def resize(wide: Size, high: Size) -> Size:
-        return height * np.maximum(width, wide) + wide * np.maximum(height, high)
-
-    whole = base_size if crop_mode else image_size
-    scale = np.minimum(whole / width, whole / height)
-    kept = resize(
-        np.maximum(1, np.rint(width * scale)), np.maximum(1, np.rint(height * scale))
-    )  # the page in its own proportions
-    if not crop_mode:
-        resized = resize(whole, whole) if image_size <= crop.tile else kept
-        return PixelWork(width * height, resized, whole**2)
-    is_cut = columns * rows > 1
-    cut = resize(columns * image_size, rows * image_size)
-    tiles = is_cut * columns * rows * image_size**2
-    return PixelWork(width * height, kept + np.where(is_cut, cut, 0), whole**2 + tiles)
+def _in_squares(view: ViewBatch, content: tuple[int, int]) -> PageInViews:
+    tokens = view.count * tokens_per_side(view.resolution) ** 2
+    return PageInViews(view.count, view.resolution, content, tokens)
 
 
 def _contained(width: int, height: int, side: int) -> tuple[int, int]:

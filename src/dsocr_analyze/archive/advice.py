@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import asdict, astuple
 
 from dsocr_analyze.analytic import ATTENTION_NAMES, page_figures
-from dsocr_analyze.architectures import PageRequest, views
+from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.archive.advice_document import (
     ALL_KINDS,
     AdviceDocument,
@@ -194,7 +194,7 @@ def _of_mode(
     )
     longest = max(by_text, key=lambda text: text.text_tokens) if by_text else costed(asked, 0)
     workload = replace(workload, max_new_tokens=longest.max_new_tokens)
-    shown = views.page_in_views(architecture.forms.crop_grids, workload)
+    shown = architecture.forms.page_rule.page_in_views(workload)
     scales = [tuple(map(Fraction, each.content, workload.page)) for each in shown]
     scale = min(Fraction(1), max(map(min, scales)))
     seen = tuple(

@@ -116,7 +116,7 @@ class Sweep:
         # Pages vary slowest: an Arrow batch has few distinct ones, and they are contiguous.
         sizes, page = self.pages[:, page[0] : page[-1] + 1], page - page[0]
         numbers = [axis[place] for axis, place in zip(self.lengths.values(), places, strict=True)]
-        grids = model.architecture.forms.crop_grids.codes(*sizes)[page]
+        grids = model.architecture.forms.page_rule.codes(*sizes)[page]
         return evaluate.Workloads(grids, *numbers), sizes[:, page]
 
 

@@ -64,13 +64,17 @@ class Workloads(NamedTuple):
 def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> PageTotals:
     """The exact tokens and costs of n workloads; raises ConfigError for an unknown part."""
     _keep_freed_memory()
-    mode = setting.mode
+    mode, sides = setting.mode, {}
     columns, rows = _columns_and_rows(model, setting, workloads)
+    if mode.image_size:
+        sides = {
+            "base_size": mode.base_size,
+            "whole_resolution": mode.base_size if mode.crop_mode else mode.image_size,
+            "local_resolution": mode.image_size,
+        }
     return model.architecture.forms.page_totals(
         model.dimensions_in(setting),
-        base_size=mode.base_size,
-        whole_resolution=mode.base_size if mode.crop_mode else mode.image_size,
-        local_resolution=mode.image_size,
+        **sides,
         columns=columns,
         rows=rows,
         text_tokens=workloads.text_tokens,
@@ -84,10 +88,10 @@ def evaluate(model: CountedModel, setting: Setting, workloads: Workloads) -> Pag
 def _columns_and_rows(
     model: CountedModel, setting: Setting, workloads: Workloads
 ) -> tuple[Size, Size]:
-    """Columns and rows of local views; 1 and 1 if the mode does not cut pages."""
-    if not setting.mode.crop_mode:
+    """Columns and rows of a page's grid; 1 and 1 if it is the same for all pages."""
+    if not setting.mode.follows_pages:
         return 1, 1
-    return model.architecture.forms.crop_grids.columns_and_rows(workloads.grids)
+    return model.architecture.forms.page_rule.columns_and_rows(workloads.grids)
 
 
 @cache

@@ -302,7 +302,7 @@ def count_pages(
     ).workload_of_page
     values, faults = _read_rows(batch)
     workloads = Workloads(
-        model.architecture.forms.crop_grids.codes(values["width"], values["height"]),
+        model.architecture.forms.page_rule.codes(values["width"], values["height"]),
         values.get("text_tokens", planned.text_tokens),
         values.get("max_new_tokens", planned.max_new_tokens),
     )
@@ -340,7 +340,7 @@ class Pages:
 
 
 def read_pages(
-    batches: Iterable[RawRows], crop: views.CropRule, *, text_tokens: int, max_new_tokens: int
+    batches: Iterable[RawRows], rule: views.PageRule, *, text_tokens: int, max_new_tokens: int
 ) -> Iterator[Pages]:
     """The pages of a list, batch by batch, with these lengths where it has none.
 
@@ -356,7 +356,7 @@ def read_pages(
         sizes = np.array([lengths.pop(name) for name in _SIZES])
         yield Pages(
             {"row": raw.numbers[is_good], **of_files}, sizes,
-            Workloads(crop.codes(*sizes), **lengths), _malformed(raw, faults),
+            Workloads(rule.codes(*sizes), **lengths), _malformed(raw, faults),
         )  # fmt: skip
 
 

@@ -109,7 +109,7 @@ def _many_pages(
     timer: PageTimer, mode: Mode, workloads: Workloads, sizes: Integers, prepare: Floats
 ) -> ManyPages:
     """Pages of one mode, any of each grid; CPU seconds are `[n]`."""
-    codes = workloads.grids * mode.crop_mode
+    codes = workloads.grids * mode.follows_pages
     _, first, kind = np.unique(codes, return_index=True, return_inverse=True)
     kinds = [
         PageRequest(
@@ -165,7 +165,7 @@ class ArchiveTimer:
         self._model, self._job = model, requested.job
         self._timed = [_Timed(*each) for each in requested.timers(model, settings)]
         self._modes = list(dict.fromkeys(each.mode for each in settings))
-        self._sizes = np.ones((2, model.architecture.forms.crop_grids.count), np.int64)
+        self._sizes = np.ones((2, model.architecture.forms.page_rule.count), np.int64)
 
     def amounts(self, pages: Pages) -> Floats:
         """CPU seconds of each page in each mode, `[modes, n]`.

@@ -114,8 +114,8 @@ class CountedModel:
         is_on = self.dimensions_in(setting).decoder.sliding_window is not None
         return {
             "mode": setting.mode.name,
-            "base_size": setting.mode.base_size,
-            "image_size": setting.mode.image_size,
+            "base_size": setting.mode.base_size or None,
+            "image_size": setting.mode.image_size or None,
             "crop_mode": setting.mode.crop_mode,
             "dtype": setting.dtype.name,
             "attention": setting.attention,

@@ -63,8 +63,8 @@ class _Totals:
 
     def add(self, distinct: Workloads, counts: Integers, batch_size: int) -> None:
         """Adds different pages, and how many there are of each, `[n]`."""
-        are_cut = self.setting.mode.crop_mode
-        workloads, batches = _in_batches(distinct, counts, batch_size, are_cut=are_cut)
+        follow_pages = self.setting.mode.follows_pages
+        workloads, batches = _in_batches(distinct, counts, batch_size, follow_pages=follow_pages)
         costs = evaluate.evaluate(self._model, self.setting, workloads)
         pages, lengths = batches * workloads.batch_size, np.asarray(costs.seq_len, np.int64)
         prefill, whole = (
@@ -115,8 +115,8 @@ def add_up(
     Pages with equal prompts run in batches of `batch_size`, the last of each prompt in a smaller
     one; seconds do not depend on that. Raises what reading `batches` and the timer do.
     """
-    grids: Any = model.architecture.forms.crop_grids
-    are_cut = any(setting.mode.crop_mode for setting in settings)
+    grids: Any = model.architecture.forms.page_rule
+    follow_pages = any(setting.mode.follows_pages for setting in settings)
     totals = [_Totals(model, setting) for setting in settings]
     malformed: list[MalformedRows] = []
     pages_by_code = np.zeros(grids.count, np.int64)
@@ -131,7 +131,7 @@ def add_up(
 
     for keys, sums in _distinct_workloads(workloads(), at_once=batch_size > 1):
         distinct, counts, amounts = _unpacked(keys), sums[0].astype(np.int64), sums[1:]
-        np.add.at(pages_by_code, distinct.grids * are_cut, counts)
+        np.add.at(pages_by_code, distinct.grids * follow_pages, counts)
         for each in totals:
             each.add(distinct, counts, batch_size)
         if timer is not None:
@@ -204,12 +204,12 @@ def _unpacked(keys: Integers) -> Workloads:
 
 
 def _in_batches(
-    workloads: Workloads, pages: Integers, batch_size: int, *, are_cut: bool
+    workloads: Workloads, pages: Integers, batch_size: int, *, follow_pages: bool
 ) -> tuple[Workloads, Integers]:
     """Different batches, full and smaller, and their numbers, `[n]`."""
     if batch_size == 1:
         return workloads, pages
-    alike = workloads._replace(grids=workloads.grids * are_cut)  # uncut, all prompts are equal
+    alike = workloads._replace(grids=workloads.grids * follow_pages)  # else all prompts are equal
     keys, [together] = _merged([(_packed(alike), np.array([pages], np.float64))])
     full, rest = np.divmod(together.astype(np.int64), batch_size)
     batches = np.concatenate([full, rest > 0])

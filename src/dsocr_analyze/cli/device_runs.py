@@ -12,7 +12,6 @@ import torch
 
 from dsocr_analyze import analysis
 from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.architectures.views import page_in_views
 from dsocr_analyze.cli import kept_files, printing, streams, words
 from dsocr_analyze.cli.time_requests import time_request
 from dsocr_analyze.dtypes import dtype_named
@@ -130,7 +129,7 @@ def measurement(
         prepared = None
         if isinstance(workload, PageWorkload) and architecture.closed_forms is not None:
             announce("preprocessing")
-            content = page_in_views(architecture.closed_forms.crop_grids, workload)[-1].content
+            content = architecture.closed_forms.page_rule.page_in_views(workload)[-1].content
             prepared = compared(
                 passes.measured_preprocessing(workload, content, protocol.repeats),
                 assumptions.estimated_preprocessing(architecture, workload),

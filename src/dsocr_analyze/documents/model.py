@@ -19,11 +19,10 @@ from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.ocr_family import attention, dimensions, vision
 from dsocr_analyze.architectures.ocr_family.named_sizes import Part, named_part
 from dsocr_analyze.architectures.ocr_family.passes import (
-    OcrModel,
+    Relative,
     ViewFeatures,
     classified,
     pixels_of,
-    whole_model,
 )
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import DocumentError
@@ -152,7 +151,7 @@ class DocumentedModel:
         self.directory = directory.ModelDirectory.read(architecture.reference)
         if config is not None:
             self.directory = self.directory.with_config(config)
-        assert isinstance(architecture, OcrModel), "others have no forwards"
+        assert isinstance(architecture, Relative), "others have no forwards"
         self.architecture, self.is_published = architecture, config is None
         # Raises an error for a wrong config before anything runs.
         self.dimensions: Any = self.directory.dimensions()
@@ -273,7 +272,7 @@ class DocumentedModel:
         if hasattr(model, "score"):
             tape.call("", classified, self.architecture, c, p, part.size("c", model.num_labels))
         else:
-            tape.call("", whole_model, self.architecture, c, p, workload)
+            tape.call("", self.architecture.whole_model, c, p, workload)
         return Run(label, (part,), tape, trace, model)
 
     @cache  # noqa: B019  # a model lives as long as the process

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from dsocr_analyze.architectures.views import PixelWork, pixel_work, pixel_work_of_pages
+from dsocr_analyze.architectures.views import PixelWork
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections
 from dsocr_analyze.timing.runtimes import CHANNELS, NATIVE, Host, Precision
@@ -148,7 +148,9 @@ def estimated_preprocessing(
 
     With a host, all that it does before the engine has the page: it decodes it, too.
     """
-    return float(_seconds_of(pixel_work(architecture.forms.crop_grids, workload), host))
+    rule, pages = architecture.forms.page_rule, workload.prompt_pages
+    work = rule.pixel_work(workload, *workload.page, *workload.grid)
+    return float(_seconds_of(PixelWork(*[pages * int(pixels) for pixels in work]), host))
 
 
 def _seconds_of(work: PixelWork, host: Host | None) -> Any:
@@ -222,12 +224,9 @@ class Assumptions:
         """The same of each page, in one mode; sizes in pixels, `[n]`."""
         if self.preprocess_seconds is not None:
             return np.full(len(widths), self.preprocess_seconds)
-        grids = architecture.forms.crop_grids
-        work = pixel_work_of_pages(
-            grids, widths, heights, *grids.columns_and_rows(grids.codes(widths, heights)),
-            base_size=mode.base_size, image_size=mode.image_size, crop_mode=mode.crop_mode,
-        )  # fmt: skip
-        return _seconds_of(work, self.host)
+        rule = architecture.forms.page_rule
+        grids = rule.columns_and_rows(rule.codes(widths, heights))
+        return _seconds_of(rule.pixel_work(mode, widths, heights, *grids), self.host)
 
     @property
     def runtime(self) -> Literal["eager", "serving"]:

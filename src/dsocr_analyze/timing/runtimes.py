@@ -113,7 +113,7 @@ class Host:
 
     def received_seconds(self, views: Iterable[ViewBatch]) -> float:
         """Seconds to receive views in the engine's process, and to copy them to the GPU."""
-        values = sum(CHANNELS * view.count * view.resolution**2 for view in views)
+        values = CHANNELS * sum(view.pixels for view in views)
         received = self.cpu_factor * self.received_ns
         return 1e-9 * values * (received + self.pixel_bytes / self.link_gb_s)
 

@@ -120,7 +120,7 @@ class ServedModel:
         """Stage, GPU time and launch seconds of the parts of vision calls."""
         between, parts = self.weights_bytes, []
         for view in views:
-            kernels_of = self._forms.views(view.count, view.resolution, *self._sizes)
+            kernels_of = self._forms.views(view, *self._sizes)
             for stage, kernels in kernels_of.items():
                 priced = kernel_seconds(kernels, self.device, weights_between=between)
                 host = sum(map(_CALLS, kernels)) * self.server.launch_us * _US
@@ -155,7 +155,7 @@ class ServedModel:
         )
         chunk = replace(workload, text_tokens=maximum(1, text_tokens))
         activations = self._forms.activation_bytes(dimensions, chunk, dtype)
-        return self.weights_bytes + activations + self._forms.inputs_bytes(workload, dtype)
+        return self.weights_bytes + activations + self._forms.model.inputs_bytes(workload, dtype)
 
     def page_bytes(self, T: Size, longest: Size) -> Size:
         """Bytes of the cache of a page with T prompt tokens and `longest` generated ones."""

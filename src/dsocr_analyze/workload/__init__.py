@@ -26,8 +26,9 @@ class Mode:
     """A named setting of three arguments of the vendor's `infer()`.
 
     Attributes:
-        base_size: Pixels per side of the global view in crop mode.
-        image_size: Pixels per side of a local view in crop mode, else of the only view.
+        base_size: Pixels per side of the global view in crop mode; 0 where a processor chooses the
+            sides of every page.
+        image_size: Pixels per side of a local view in crop mode, else of the only view; or 0.
         crop_mode: Whether the page is cut into local views.
     """
 
@@ -36,13 +37,29 @@ class Mode:
     image_size: int
     crop_mode: bool
 
+    @property
+    def follows_pages(self) -> bool:
+        """Whether pages of other sides are seen in other grids."""
+        return self.crop_mode or not self.image_size
+
 
 @dataclass(frozen=True, slots=True)
 class ViewBatch:
-    """Square views, of `resolution` pixels per side, in one call of the vision stages."""
+    """Views in one call of the vision stages.
+
+    Attributes:
+        resolution: Pixels per side, or the width if they are no squares.
+        height: In pixels; None for squares.
+    """
 
     count: int
     resolution: int
+    height: int | None = None
+
+    @property
+    def pixels(self) -> int:
+        """Of them all."""
+        return self.count * self.resolution * (self.height or self.resolution)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +70,8 @@ class PageWorkload:
 
     Attributes:
         page: Width and height in pixels.
-        grid: Columns and rows of local views; (1, 1) for none.
+        grid: Columns and rows of local views, (1, 1) for none; where the processor chooses the
+            sides of the only view, of its visual tokens.
         views: One batch per vision call on a page: local views, if any, then the global view.
         visual_tokens: Tokens of the prompt's pages, including newlines and separators.
         text_tokens: The other tokens, including BOS.

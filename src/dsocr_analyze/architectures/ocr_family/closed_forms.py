@@ -24,17 +24,18 @@ from dsocr_analyze.architectures.config_file import (
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, experts_touched
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.ocr_family.passes import (
-    DECODE,
-    PREFILL,
-    ROUTED_EXPERT,
+from dsocr_analyze.architectures.ocr_family.ocr_model import (
     OcrModel,
-    inputs_bytes,
     owned_params,
     prefill,
     step,
 )
-from dsocr_analyze.architectures.stages import IncidentalOperators, PageTotals
+from dsocr_analyze.architectures.stages import (
+    DECODE_STAGE,
+    PREFILL_STAGE,
+    IncidentalOperators,
+    PageTotals,
+)
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import (
@@ -51,19 +52,10 @@ from dsocr_analyze.workload import PageWorkload
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.ocr_family.served import Served
-    from dsocr_analyze.architectures.views import CropRule
+    from dsocr_analyze.architectures.views import PageRule
 
-_LAYER: Final = re.compile(r"model\.layers\.(?P<index>\d+)(?:\..*)?")
 _HEAD: Final = ("", "lm_head")
 """Paths of a peak in the head: the model itself casts the logits."""
-
-_NUMBERED: Final = re.compile(
-    r"(?P<list>model\.sam_model\.blocks|model\.vision_model\.transformer\.layers"
-    r"|model\.qwen2_model\.model\.model\.layers|model\.layers)"
-    r"\.(?P<index>\d+)(?P<below>\..*)?"
-)
-_PUBLISHED_GLOBAL_BLOCKS: Final = frozenset({2, 5, 8, 11})
-"""SAM's global blocks that the published files hard-code."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +66,9 @@ class ClosedForms:
     not_modelled: ClassVar[tuple[IncidentalOperators, ...]] = NOT_MODELLED
 
     @property
-    def crop_grids(self) -> CropRule:
-        """How pages are cropped into local views."""
-        return self.model.crop
+    def page_rule(self) -> PageRule:
+        """How it sees pages."""
+        return self.model.page_rule
 
     @cached_property
     def served(self) -> Served:
@@ -110,34 +102,12 @@ class ClosedForms:
         """Parameters of the whole model."""
         return owned_params(self.model, dimensions)[1].total
 
-    def repeats(self, dimensions: ModelDimensions) -> Callable[[str], str | None]:
+    def repeats(self, dimensions: ModelDimensions) -> Callable[[str], str | None] | None:
         """Maps the path of a module to a name that it shares with those that are alike.
 
-        These do the same work on equal arguments, in the reference and in the published files:
-        SAM's blocks of a kind, the second encoder's layers, the decoder's dense and its MoE layers,
-        and routed experts.
+        These do the same work on equal arguments. None for a model without any that are known.
         """
-
-        def name(path: str) -> str | None:
-            layer = _NUMBERED.fullmatch(path)
-            if layer is None:
-                return path
-            index, below = int(layer["index"]), layer["below"] or ""
-            expert = ROUTED_EXPERT.fullmatch(below)
-            if below and (expert is None or expert["below"]):
-                return None
-            if layer["list"] == "model.sam_model.blocks":
-                # By the config, as in the reference, and by the published files.
-                indexes = dimensions.sam.global_attn_indexes
-                variant = "global-" if index in indexes else "windowed-"
-                variant += "global" if index in _PUBLISHED_GLOBAL_BLOCKS else "windowed"
-            elif layer["list"] == "model.layers":
-                variant = "moe" if dimensions.decoder.is_moe(index) else "dense"
-            else:
-                variant = "each"
-            return f"{layer['list']}.{variant}{' expert' if below else ''}"
-
-        return name
+        return self.model.repeats(dimensions)
 
     # --- figures of a workload
 
@@ -172,7 +142,7 @@ class ClosedForms:
                 notes=stage.notes,
                 experts=experts.get(name),
             )
-            if stage is DECODE:
+            if stage.role == "decode":
                 batch = batch.plus(
                     self._steps_work(c, workload, dtype, figures.work, flash=flash_attention)
                 )
@@ -253,7 +223,7 @@ class ClosedForms:
         batch = workload.batch_size
         prompts = experts_touched(batch * workload.seq_len, c.decoder, dtype)
         steps = experts_touched(batch, c.decoder, dtype)
-        return {PREFILL.name: prompts, DECODE.name: steps} if prompts and steps else {}
+        return {PREFILL_STAGE: prompts, DECODE_STAGE: steps} if prompts and steps else {}
 
     # --- memory
 
@@ -274,7 +244,7 @@ class ClosedForms:
         per_token = cache_bytes // workload.seq_len
         return MemoryFigures(
             weights_bytes=owned_params(self.model, c)[1].total * dtype.nbytes,
-            inputs_bytes=inputs_bytes(workload, dtype),
+            inputs_bytes=self.model.inputs_bytes(workload, dtype),
             prefill_cache_bytes=cache_bytes,
             kv_cache_bytes=cache_bytes + per_token * generated,
             peak=peak,
@@ -288,10 +258,12 @@ class ClosedForms:
             self.model.check_flash(c)
         held = self.memory(c, workload, dtype, flash_attention)
         decoder, path = c.decoder, held.peak.path
-        cached = _layers_cached(path, decoder.layers) * held.prefill_cache_bytes // decoder.layers
+        layers = self._layers_cached(path, decoder.layers)
+        cached = layers * held.prefill_cache_bytes // decoder.layers
         logits = 0
         if path in _HEAD:
-            logits = _logits_bytes(c, Pass(workload.batch_size, workload.seq_len), dtype)
+            rows = 1 if self.model.is_head_last else workload.seq_len
+            logits = _logits_bytes(c, Pass(workload.batch_size, rows), dtype)
         return BytesAlive(
             inputs_bytes=held.inputs_bytes,
             cache_bytes=cached,
@@ -314,6 +286,14 @@ class ClosedForms:
             logits_bytes=_logits_bytes(c, Pass(workload.batch_size, 1), dtype),
         )
 
+    def _layers_cached(self, path: str, layers: int) -> int:
+        """Layers that have keys and values when the module at `path` runs."""
+        above = re.escape(self.model.layers_path)
+        if path in (*_HEAD, f"{self.model.layers_path}.norm"):
+            return layers
+        found = re.fullmatch(rf"{above}\.layers\.(?P<index>\d+)(?:\..*)?", path)
+        return int(found["index"]) + 1 if found else 0
+
 
 def _pass_of_step(c: ModelDimensions, workload: PageWorkload, number: int, *, flash: bool) -> Pass:
     """The decode step of a number from 0."""
@@ -322,14 +302,6 @@ def _pass_of_step(c: ModelDimensions, workload: PageWorkload, number: int, *, fl
         return Pass(workload.batch_size, 1, cached, flash=flash)
     others = workload.seq_len + window - 1
     return Pass(workload.batch_size, 1, others, flash=flash, overwrites=True)
-
-
-def _layers_cached(path: str, layers: int) -> int:
-    """Layers that have keys and values when the module at `path` runs."""
-    if path in (*_HEAD, "model.norm"):
-        return layers
-    found = _LAYER.fullmatch(path)
-    return int(found["index"]) + 1 if found else 0
 
 
 def _logits_bytes(c: ModelDimensions, p: Pass, dtype: Dtype) -> int:

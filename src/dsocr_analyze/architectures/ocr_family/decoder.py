@@ -9,7 +9,7 @@ Source: DeepSeek-V2 (2405.04434), eq. 9 to 19 and section 2.1.2 (latent attentio
 """
 
 from operator import floordiv
-from typing import Final, TypeAlias
+from typing import Final
 
 from dsocr_analyze.architectures.ocr_family.attention import (
     Pass,
@@ -22,6 +22,7 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     swiglu,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
+from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache
 from dsocr_analyze.architectures.stages import IncidentalOperators
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.figures import RoutedExperts, expected_experts
@@ -37,10 +38,6 @@ NOT_MODELLED: Final = (
     ),
 )
 """Operators that no forward here has."""
-
-
-LayerCache: TypeAlias = list[Operand]
-"""What a layer keeps for later steps: keys, values, and tables computed anew."""
 
 
 def decoder(

@@ -15,7 +15,7 @@ from dsocr_analyze.architectures.architecture import (
 )
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
-from dsocr_analyze.architectures.ocr_family.passes import ROUTED_EXPERT, OcrModel
+from dsocr_analyze.architectures.ocr_family.passes import ROUTED_EXPERT, Relative
 from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import (
@@ -36,7 +36,7 @@ _TOKEN: Final = 64
 """Pixels per side that become one visual token: four patches per side."""
 
 
-class FamilyMember(OcrModel, Architecture):
+class FamilyMember(Relative, Architecture):
     """A relative of DeepSeek-OCR; its own class says what distinguishes it.
 
     Attributes:

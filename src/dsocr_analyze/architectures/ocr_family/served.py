@@ -19,15 +19,8 @@ import numpy as np
 from dsocr_analyze.architectures.ocr_family.attention import Pass, scores_of_later_tokens
 from dsocr_analyze.architectures.ocr_family.decoder import decoder
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions, ModelDimensions
-from dsocr_analyze.architectures.ocr_family.passes import (
-    DECODE,
-    PREFILL,
-    OcrModel,
-    ViewFeatures,
-    embedded_page,
-    inputs_bytes,
-    pixels_of,
-)
+from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
+from dsocr_analyze.architectures.stages import DECODE_STAGE, PREFILL_STAGE
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import Attention, Experts, Kernel, Rows, Work, merged
@@ -84,11 +77,11 @@ class Served:
 
     @lru_cache(maxsize=128)  # noqa: B019  # pages of a mode share a few grids, whatever the GPU
     def views(
-        self, N: int, R: int, c: ModelDimensions, dtype: Dtype
+        self, view: ViewBatch, c: ModelDimensions, dtype: Dtype
     ) -> dict[str, tuple[Kernel, ...]]:
-        """Kernels of one call on N views of R pixels per side, by stage, without paths."""
-        t, view, features = Tape(dtype, self.model.begins), ViewBatch(N, R), ViewFeatures()
-        t.call("model", self.model.encode, features, pixels_of(t, view), view, c, is_served=True)
+        """Kernels of one call on some views, by stage, without paths."""
+        t = Tape(dtype, self.model.begins)
+        self.model.served_views(t, view, c)
         launched: dict[str, list[Kernel]] = {}
         for kernel in t.kernels:
             launched.setdefault(kernel.stage, []).append(kernel.at(""))
@@ -106,7 +99,7 @@ class Served:
 
         At its end, its tokens see K keys on average, those of the chunk included.
         """
-        t = ArrayTape(dtype, stage=PREFILL.name)
+        t = ArrayTape(dtype, stage=PREFILL_STAGE)
         # Joined, then written to their places (`embed_multimodal`, `_merge_multimodal_embeddings`).
         features = t.input(visual * c.decoder.hidden_size, dtype)
         t.move("placed_features", t.move("placed_features", features))
@@ -118,7 +111,7 @@ class Served:
         B: Size, K: Size, c: ModelDimensions, dtype: Dtype, cache_bits: int
     ) -> tuple[Kernel, ...]:
         """Kernels of a decode step of B sequences over K keys each, with the new token's."""
-        t = ArrayTape(dtype, stage=DECODE.name)
+        t = ArrayTape(dtype, stage=DECODE_STAGE)
         _fused(t, B, 1, K, c.decoder, cache_bits)
         return tuple(t.kernels)
 
@@ -160,13 +153,11 @@ class Served:
         """Bytes alive besides embeddings before the decoder: the most, and those left."""
         t = Tape(dtype, records=False)
         p = Pass(page.batch_size, page.seq_len)
-        embeds, seen = embedded_page(t, self.model, c, p, page)
+        embeds, seen = self.model.embedded_page(t, c, p, page)
         found = t.peak.nbytes - embeds.nbytes, t.alive - embeds.nbytes
         del embeds, seen
         t.check_nothing_is_left()
         return found
-
-    inputs_bytes = staticmethod(inputs_bytes)
 
 
 def _bytes_of_layers(c: ModelDimensions, B: int, T: Size, dtype: Dtype) -> Size:

@@ -17,17 +17,11 @@ from numpy.typing import NDArray
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import experts_touched
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.ocr_family.passes import (
-    OcrModel,
-    ViewSizes,
-    embedded_page,
-    page_with,
-    whole_model,
-)
+from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel, prefill
 from dsocr_analyze.architectures.stages import PageTotals
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.kernels import NO_WORK, Work
+from dsocr_analyze.kernels import NO_WORK, Work, total_work
 from dsocr_analyze.tape import Size, largest, maximum, minimum
 from dsocr_analyze.tape.polynomial import (
     LevelSpans,
@@ -70,10 +64,10 @@ def page_totals(
     model: OcrModel,
     c: ModelDimensions,
     *,
-    base_size: Size,
-    whole_resolution: Size,
     text_tokens: Size,
-    local_resolution: Size = 640,
+    base_size: Size = 64,
+    whole_resolution: Size = 64,
+    local_resolution: Size = 64,
     columns: Size = 1,
     rows: Size = 1,
     batch_size: Size = 1,
@@ -105,11 +99,13 @@ def page_totals(
     """
     views = base_size, whole_resolution, local_resolution, columns, rows
     pages, n = _checked_pages((*views, text_tokens, batch_size, max_new_tokens))
+    deciding = model.view_sizes(*pages[:-1])
     if flash_attention:
         model.check_flash(c)
     costs = _Costs(model, c, dtype, flash_attention)
-    view_sizes, view_place = _distinct_rows(pages[: len(views)])
-    found = _looks(looks(model, c, dtype), view_sizes)
+    view_sizes, view_place = _distinct_rows(deciding)
+    least = model.view_sizes(*_LEAST.values())
+    found = _looks(looks(model, c, dtype), view_sizes, least)
     counts = pages[len(views) :]
     is_exact = n > 0 and costs.exceeds_int64(found, *counts)
     if is_exact:
@@ -183,16 +179,18 @@ class ViewsCost(NamedTuple):
 @lru_cache(maxsize=64)
 def looks(
     model: OcrModel, c: ModelDimensions, dtype: Dtype
-) -> Callable[[ViewSizes], tuple[int, ...]]:
+) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
     """A cached function from sizes of views to the counts of a `ViewsCost`."""
     spans: LevelSpans = {}
     batch = Pass(_SEVERAL, Polynomial.size("T", least=_SHORTEST))
 
     @lru_cache(maxsize=1 << 14)
-    def look(sizes: ViewSizes) -> tuple[int, ...]:
+    def look(sizes: tuple[int, ...]) -> tuple[int, ...]:
         if len(spans) > _MOST_SPANS:
             spans.clear()
-        page = page_with(model, sizes)
+        page = model.page_with(sizes)
+        if model.packs_pages:
+            return _packed(model, c, dtype, page)
         work, batched, left = _looked(model, c, dtype, batch, page, spans)
         _, alone, _ = _looked(model, c, dtype, Pass(1, page.seq_len), page, spans)
         parts: tuple[Any, ...] = ((), ("B",), ("B", "T"))
@@ -200,6 +198,15 @@ def looks(
         return page.visual_tokens, alone, batched, left, *works
 
     return look
+
+
+def _packed(model: OcrModel, c: Any, dtype: Dtype, page: PageWorkload) -> tuple[int, ...]:
+    """The counts of a `ViewsCost` that has the whole prefill pass of a batch."""
+    tape, _ = prefill(model, c, page, dtype, flash=False)
+    embedded = page.batch_size * page.seq_len * c.decoder.hidden_size * dtype.nbytes
+    held, nothing = tape.peak.nbytes - embedded, (0,) * len(Work._fields)
+    work = total_work(kernel.total for kernel in tape.kernels)
+    return page.visual_tokens, held, held, 0, *work, *nothing, *nothing
 
 
 def _looked(
@@ -212,7 +219,7 @@ def _looked(
 ) -> tuple[Work, int, int]:
     """Work of views; bytes alive besides embeddings, the most and those left."""
     t = SymbolicTape(dtype, {"embed_tokens": "embed_tokens"}, spans=spans)
-    embeds, seen = embedded_page(t, model, c, p, page)
+    embeds, seen = model.embedded_page(t, c, p, page)
     embedded = embeds.nbytes
     left = t.alive - embedded
     del embeds, seen
@@ -221,13 +228,15 @@ def _looked(
     return t.work(""), max(number(level - embedded) for level in t.levels("")), number(left)
 
 
-def _looks(look: Callable[..., tuple[int, ...]], sizes: list[Size]) -> list[tuple[int, ...]]:
-    """What `look` says of each set of `ViewSizes`; of none, that of the smallest."""
+def _looks(
+    look: Callable[..., tuple[int, ...]], sizes: list[Size], least: tuple[int, ...]
+) -> list[tuple[int, ...]]:
+    """What `look` says of each set of sizes; of none, that of the smallest."""
     if all(isinstance(n, int) for n in sizes):
         return [look(tuple(sizes))]
     columns = [repeat(n) if isinstance(n, int) else n.tolist() for n in sizes]
     found = [look(each) for each in zip(*columns, strict=False)]
-    return found or [look((*_LEAST.values(),)[: len(sizes)])]
+    return found or [look(least)]
 
 
 def _table(values: tuple[int, ...], *, is_exact: bool) -> Size:
@@ -327,6 +336,8 @@ class _Costs(NamedTuple):
 
     def _prompts(self, B: Size, T: Size) -> list[Size]:
         """Work of prompts without views; most bytes alive in the layers, and in the head."""
+        if self.model.packs_pages:  # views and prompts are counted as one
+            return [0] * (len(Work._fields) + 2)
         is_long = self._changes_with_length * (self.c.decoder.max_position_embeddings < T)
         return self._by_kind(self._prompts_of_kind, 1 * (B > 1) + 2 * is_long, B, T)
 
@@ -342,7 +353,7 @@ class _Costs(NamedTuple):
         T = self._length("T", _SHORTEST, longest, kind > 1)
         t = SymbolicTape(self.dtype, {"model": "model"})
         p = Pass(_SEVERAL if kind % 2 else 1, T, flash=self.flash)
-        cache = t.call("", whole_model, self.model, self.c, p, None)
+        cache = t.call("", self.model.whole_model, self.c, p, None)
         cache_bytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
         del cache
         t.check_nothing_is_left()
@@ -373,7 +384,7 @@ class _Costs(NamedTuple):
         K = self._length("K", 1, longest, is_second and not overwrites)
         t = SymbolicTape(self.dtype)
         p = Pass(_SEVERAL if is_batched else 1, 1, K, flash=self.flash, overwrites=overwrites)
-        t.call("", whole_model, self.model, self.c, p, None)
+        t.call("", self.model.whole_model, self.c, p, None)
         base, slope = zip(
             *(_affine(Polynomial.of(count), "K") for count in t.work("")), strict=True
         )

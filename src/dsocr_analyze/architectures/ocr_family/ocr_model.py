@@ -1,0 +1,181 @@
+"""What closed forms ask of a model's network, and its passes on tapes."""
+
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache, partial
+from typing import Any, ClassVar, Final, TypeAlias
+
+from dsocr_analyze.architectures.config_file import Config, KeyTable
+from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.stages import DECODE_STAGE, PREFILL_STAGE, StageScope, owner_among
+from dsocr_analyze.architectures.views import PageRule
+from dsocr_analyze.dtypes import BFLOAT16, Dtype
+from dsocr_analyze.figures import Parameters
+from dsocr_analyze.tape import Operand, Size, Spans, Tape
+from dsocr_analyze.workload import PageWorkload, ViewBatch
+
+LayerCache: TypeAlias = list[Operand]
+"""What a layer keeps for later steps: keys, values, and tables computed anew."""
+
+_MOST_SPANS: Final = 256
+"""Calls that are remembered, of up to some hundred records."""
+
+
+class OcrModel(ABC):
+    """A network, from a page to its last logits.
+
+    Attributes:
+        stages: In order; the last is the decode step.
+        begins: Names of vision stages by the path at which each begins.
+        layers_path: Of the module that has the decoder's layers and its last norm.
+        packs_pages: Whether all pages of a batch pass the vision stages at once.
+        is_head_last: Whether the head runs for the last position of each prompt alone.
+    """
+
+    stages: tuple[StageScope, ...]
+    begins: dict[str, str]
+    config_table: ClassVar[KeyTable]
+    layers_path: ClassVar[str]
+    packs_pages: ClassVar[bool] = False
+    is_head_last: ClassVar[bool] = False
+
+    @abstractmethod
+    def read_dimensions(self, config: Config) -> ModelDimensions:
+        """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
+
+    def check_flash(self, dimensions: Any) -> None:  # noqa: B027  # most have it
+        """Raises ConfigError if the model's code has no FlashAttention."""
+
+    def repeats(self, dimensions: Any) -> Callable[[str], str | None] | None:
+        """See `ClosedForms.repeats`."""
+        return None
+
+    # --- forwards
+
+    @abstractmethod
+    def whole_model(self, t: Tape, c: Any, p: Pass, page: PageWorkload | None) -> list[LayerCache]:
+        """A prefill pass over prompts with a page, or a decode step without: the cache by layer.
+
+        To be called as a module, `t.call("", model.whole_model, ...)`.
+        """
+
+    @abstractmethod
+    def embedded_page(self, t: Tape, c: Any, p: Pass, page: PageWorkload) -> tuple[Operand, Any]:
+        """Embeddings `[B, T, d]` with visual tokens, and what is held of the pages."""
+
+    @abstractmethod
+    def decoder(
+        self, t: Tape, embeds: Operand, p: Pass, c: Any
+    ) -> tuple[Operand, list[LayerCache]]:
+        """Embeddings `[B, T, d]` to normed features, and the cache by layer."""
+
+    @abstractmethod
+    def served_views(self, t: Tape, view: ViewBatch, c: Any) -> None:
+        """The vision stages in one call, as a serving engine runs them."""
+
+    # --- pages
+
+    @property
+    @abstractmethod
+    def page_rule(self) -> PageRule:
+        """How it sees pages."""
+
+    @abstractmethod
+    def page_with(self, sizes: tuple[int, ...]) -> PageWorkload:
+        """A page whose views have `view_sizes`."""
+
+    @abstractmethod
+    def view_sizes(self, *sizes: Size) -> tuple[Size, ...]:
+        """Those of the sizes of `page_totals`, in its order, that decide what views cost."""
+
+    @abstractmethod
+    def inputs_bytes(self, workload: PageWorkload, dtype: Dtype) -> int:
+        """Bytes of all that `generate` is given for a batch."""
+
+
+# --- passes ----------------------------------------------------------------------------------
+
+
+def prefill(
+    model: OcrModel,
+    c: Any,
+    workload: PageWorkload,
+    dtype: Dtype,
+    *,
+    flash: bool,
+    records: bool = True,
+    is_compared: bool = True,
+) -> tuple[Tape, int]:
+    """The tape of a prefill pass, and the bytes of keys and values that it leaves.
+
+    Under a tracer it `is_compared` with another; raises RuntimeError if tensors were kept alive.
+    """
+    is_traced = is_compared and sys.gettrace() is not None
+    spans = {} if is_traced or not is_compared else _spans(model, c, dtype)
+    if len(spans) > _MOST_SPANS:
+        spans.clear()
+    tape = Tape(dtype, model.begins, PREFILL_STAGE, records=records, spans=spans)
+    p = Pass(workload.batch_size, workload.seq_len, flash=flash)
+    cache, nbytes = tape.call("", model.whole_model, c, p, workload), 0
+    for kept in cache:
+        nbytes += kept[0].nbytes + kept[1].nbytes
+    del cache, kept
+    tape.check_nothing_is_left()
+    if is_traced:
+        found: list[tuple[Tape, int]] = []
+        again = partial(prefill, flash=flash, records=False, is_compared=False)
+        # No tracer of this thread sees another one.
+        thread = threading.Thread(target=lambda: found.append(again(model, c, workload, dtype)))
+        thread.start()
+        thread.join()
+        if (tape.peak, nbytes) != (found[0][0].peak, found[0][1]):
+            # Before Python 3.13, variables that a tracer has looked at live on for a while.
+            raise RuntimeError(
+                f"the peak of {tape.peak.nbytes} bytes is wrong: a debugger or tracer keeps tensors"
+                " alive; run without it"
+            )
+    return tape, nbytes
+
+
+@lru_cache(maxsize=16)
+def _spans(model: OcrModel, c: Any, dtype: Dtype) -> Spans:
+    """What modules have left on earlier tapes: equal views run equal encoders."""
+    return {}
+
+
+def step(model: OcrModel, c: Any, p: Pass, dtype: Dtype) -> Tape:
+    """A decode step: its records and calls."""
+    t = Tape(dtype, stage=DECODE_STAGE, weights=False)  # which are the prefill pass's
+    t.call("", model.whole_model, c, p, None)
+    t.check_nothing_is_left()
+    return t
+
+
+_ANY_SIZES: Final = (1024, 1024, 1024, 2, 2, 1, 1)
+"""As `view_sizes` takes them; parameters do not depend on pages."""
+
+
+@lru_cache
+def owned_params(model: OcrModel, c: Any) -> tuple[Mapping[str, int], Parameters]:
+    """Parameters, as any page's prefill pass declares them, by stage and all."""
+    page = model.page_with(model.view_sizes(*_ANY_SIZES))
+    t, _ = prefill(model, c, page, BFLOAT16, flash=False)
+    by_stage: dict[str, int] = {}
+    unassigned: dict[str, int] = {}
+    depth = 1  # no prefix is longer, so modules that begin alike have one owner
+    for stage in model.stages:
+        by_stage[stage.name] = 0
+        for prefix in stage.prefixes:
+            depth = max(depth, prefix.count(".") + 1)
+    owner_of = cache(partial(owner_among, model.stages))
+    for path, name, n in dict.fromkeys(t.weights):
+        owner = owner_of(".".join(path.split(".", depth)[:depth]))
+        if owner is None:
+            unassigned[f"{path}.{name}"] = n
+        else:
+            by_stage[owner.name] += n
+    total = sum(by_stage.values()) + sum(unassigned.values())
+    return by_stage, Parameters(total, unassigned)
