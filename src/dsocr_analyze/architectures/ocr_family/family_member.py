@@ -16,15 +16,14 @@ from dsocr_analyze.architectures.architecture import (
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.passes import ROUTED_EXPERT, Relative
+from dsocr_analyze.architectures.planning import checked_page, prompt_text
 from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import (
     BOUNDS,
-    LARGEST_COUNT,
     PageWorkload,
     ViewBatch,
     check_count,
-    check_page,
 )
 
 if TYPE_CHECKING:
@@ -86,10 +85,7 @@ class FamilyMember(Relative, Architecture):
         prompt_pages: int = 1,
     ) -> PageWorkload:
         """What the vendor's `infer()` makes of a page; the rest is as of `plan_workload`."""
-        pair: object = page  # whatever a caller gives
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise WorkloadError(f"page {page!r} is not a pair; give (width, height) in pixels")
-        page = check_page(*pair)
+        page = checked_page(page)
         if self.prompt_pages == 1 != prompt_pages:
             raise WorkloadError(
                 f"prompt_pages {prompt_pages!r} is not supported: this model takes one page per"
@@ -111,8 +107,8 @@ class FamilyMember(Relative, Architecture):
             )
         if prompt_pages > 1:
             _check_several(base_size, image_size, crop_mode)
-        check_count("batch_size", batch_size, *BOUNDS["batch_size"])
-        check_count("max_new_tokens", max_new_tokens, *BOUNDS["max_new_tokens"])
+        for name, count in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
+            check_count(name, count, *BOUNDS[name])
         self.check_sizes(base_size, image_size, crop_mode)
         grid = self.crop.grid(*page) if crop_mode else (1, 1)
         whole = ViewBatch(1, base_size if crop_mode else image_size)
@@ -126,7 +122,7 @@ class FamilyMember(Relative, Architecture):
             grid=grid,
             views=(whole,) if grid == (1, 1) else (local, whole),
             visual_tokens=visual,
-            text_tokens=_text_tokens(text_tokens, seq_len, visual, self.text_tokens),
+            text_tokens=prompt_text(text_tokens, seq_len, visual, self.text_tokens),
             batch_size=batch_size,
             max_new_tokens=max_new_tokens,
             prompt_pages=prompt_pages,
@@ -216,7 +212,7 @@ class FamilyMember(Relative, Architecture):
         return lengthened(cache, step)
 
 
-# --- pages and lengths
+# --- pages
 
 
 def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
@@ -233,39 +229,6 @@ def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
             f" view of image_size; leave out base_size, or give {image_size}",
             arguments=["base_size", "image_size"],
         )
-
-
-def _text_tokens(text_tokens: int | None, seq_len: int | None, visual: int, default: int) -> int:
-    """Tokens besides the visual ones, from either length."""
-    if text_tokens is not None:
-        check_count("text_tokens", text_tokens, *BOUNDS["text_tokens"])
-    if seq_len is None:
-        return default if text_tokens is None else text_tokens
-    if isinstance(seq_len, bool) or not isinstance(seq_len, int):
-        raise WorkloadError(
-            f"seq_len {seq_len!r} is not a whole number; give at least {visual + 1}",
-            arguments=["seq_len"],
-        )
-    if seq_len <= visual:
-        raise WorkloadError(
-            f"seq_len {seq_len} is below the {visual} visual tokens of the page and BOS; "
-            f"give at least {visual + 1}",
-            arguments=["seq_len"],
-        )
-    rest = seq_len - visual
-    if rest > LARGEST_COUNT:
-        raise WorkloadError(
-            f"seq_len {seq_len} is too large; give {visual + 1} to {visual + LARGEST_COUNT}",
-            arguments=["seq_len"],
-        )
-    if text_tokens not in (None, rest):
-        raise WorkloadError(
-            f"seq_len {seq_len} and text_tokens {text_tokens} conflict: the page "
-            f"has {visual} visual tokens; give seq_len={visual + (text_tokens or 0)}, "
-            f"text_tokens={rest}, or one of the two",
-            arguments=["seq_len", "text_tokens"],
-        )
-    return rest
 
 
 # --- inputs
