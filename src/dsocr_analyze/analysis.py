@@ -65,7 +65,7 @@ class Engine:
         # Both engines give equal records, so the tape's are timed for either; and they are timed
         # first, so that errors show before a long trace.
         entries = () if self.time is None else self.entries(asked)
-        if asked.engine == "trace":
+        if asked.engine == "trace" and not self.directory.untraceable:
             with self.announced() as announce:
                 announce("importing torch, building the model")
                 report = self.session(asked).analyze(asked.workload, on_progress=announce)
@@ -303,5 +303,6 @@ def _directory(model: str | Path | None, architecture: str | None) -> ModelDirec
             f"model={str(model)!r} already determines the architecture; leave out"
             f" architecture={architecture!r}"
         )
-    built_in = architecture_named(DEFAULT.name if architecture is None else architecture)
-    return ModelDirectory.read(built_in.reference if model is None else Path(model))
+    if model is not None:
+        return ModelDirectory.read(Path(model))
+    return ModelDirectory.of_architecture(architecture_named(architecture or DEFAULT.name))

@@ -65,9 +65,10 @@ def page_figures(
             *warnings,
             *architecture.notes_of(workload),
             *dimensions.notes,
-            UNIFORM_ROUTING_NOTE,
+            *([UNIFORM_ROUTING_NOTE] if architecture.routed_expert else []),
             "the analytic engine evaluated closed forms; nothing was run",
             *directory.assumptions,
+            *filter(None, [directory.untraceable]),
             *map("not modelled: {0.reason}".format, architecture.forms.not_modelled),
         ),
     )

@@ -258,8 +258,10 @@ class DeepSeekOCRSession:
         stretches = step_stretches(workload.max_new_tokens, cuts)
         # The second of a stretch shows how a step grows with the cache.
         numbers = {0}.union(*map(itemgetter(slice(2)), stretches))
+        if self.architecture.generate is not None:
+            numbers.add(1)  # which `generate` runs, however few tokens are asked for
         is_growing = bool(stretches) and len(stretches[0]) > 1  # later ones may overwrite a window
-        is_eager = self.loaded.attention == "eager"
+        is_eager = self.loaded.attention == "eager" and self.architecture.generate is None
         traces = trace(step_numbers=sorted(numbers), with_longer_step=is_eager and not is_growing)
         return replace(traces, stretches=stretches)
 
@@ -296,9 +298,10 @@ class DeepSeekOCRSession:
         for name, calls in traced.ledger.unknown.items():
             warnings.append(f"unknown operator {name}: {calls} calls are not counted")
         notes = self.architecture.notes_of(workload)
-        if self.architecture.closed_forms is not None or "topk" in traced.ledger.counted:  # routed
-            if self._dimensions is not None:
-                notes += self._dimensions.notes
+        if self._dimensions is not None:
+            notes += self._dimensions.notes
+        known = self.architecture.closed_forms and self.architecture.routed_expert
+        if known or "topk" in traced.ledger.counted:
             given = _CHECKPOINTS_ROUTING_NOTE.format(self.loaded.device)
             notes.append(given if self.loaded.has_weights else UNIFORM_ROUTING_NOTE)
         notes = [*warnings, *notes]

@@ -24,7 +24,8 @@ class _Registry(UserDict[str, Any]):
     def __getitem__(self, name: str) -> Architecture:
         found = self.data[name]
         if isinstance(found, str):
-            found = self.data[name] = getattr(import_module(f"{__name__}.{found}"), found.upper())
+            constant = found.rpartition(".")[2].upper()
+            found = self.data[name] = getattr(import_module(f"{__name__}.{found}"), constant)
         architecture: Architecture = found
         return architecture
 
@@ -34,8 +35,20 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = _Registry(
         "deepseek-ocr": "deepseek_ocr",
         "deepseek-ocr-2": "deepseek_ocr_2",
         "unlimited-ocr": "unlimited_ocr",
+        "paddleocr-vl": "neighbours.paddleocr_vl",
+        "glm-ocr": "neighbours.glm_ocr",
+        "lightonocr": "neighbours.lightonocr",
+        "qwen3-vl": "neighbours.qwen3_vl",
+        "olmocr": "neighbours.olmocr",
+        "got-ocr2": "neighbours.got_ocr2",
     }
 )
+
+REFERENCES: Final = tuple(
+    Path(__file__).parent / package / "reference"
+    for package in ("deepseek_ocr", "deepseek_ocr_2", "unlimited_ocr")
+)
+"""Directories of the built-in references."""
 
 DEFAULT: Final = DEEPSEEK_OCR
 """Used if no model is named."""
@@ -73,7 +86,7 @@ def recognized_architecture(config: Config) -> Architecture | None:
     """The architecture of a parsed `config.json`, if it is known."""
     for known in ARCHITECTURES.values():
         if known.recognizes(config):
-            return known
+            return known.of_config(config)
     return None
 
 

@@ -78,6 +78,8 @@ class DescribedModel(Architecture):
         has_decode_table: Whether the file has a table that only earlier versions used.
     """
 
+    is_of_transformers = True
+
     file: str
     name: str
     model_class: str | None

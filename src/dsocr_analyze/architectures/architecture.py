@@ -142,6 +142,8 @@ class Architecture(ABC):
         modes: Settings of the vision side by name; empty if it reads no pages.
         text_tokens: Of its usual prompt besides the visual ones, with BOS.
         built_in: Directory of the built-in reference.
+        is_of_transformers: Whether transformers itself has its class, of which no reference is
+            needed; then `config` is what it is built from.
         published_code: SHA-256 of the published Python files by name, whose repetition is declared.
         routed_expert: Pattern of paths in a routed expert, with groups `experts` and `index`.
         generate: The prompt with which transformers' `generate` runs it, which always chooses its
@@ -150,6 +152,7 @@ class Architecture(ABC):
         closed_forms: None for a model that is only traced.
         left_out_where_unknown: Inputs passed only if the model's forward names them.
         model_class: Class of transformers to build, if not the config's.
+        least_transformers: The oldest version whose class the closed forms equal; None for any.
     """
 
     name: str
@@ -159,6 +162,8 @@ class Architecture(ABC):
     default_mode: str = ""
     text_tokens: int
     built_in: Path | None = None
+    is_of_transformers: bool = False
+    config: Config
     published_code: Mapping[str, str] = {}
     routed_expert: re.Pattern[str] | None = None
     generate: Prompt | None = None
@@ -166,11 +171,16 @@ class Architecture(ABC):
     closed_forms: ClosedForms | None = None
     left_out_where_unknown: frozenset[str] = frozenset()
     model_class: str | None = None
+    least_transformers: str | None = None
     attention: str = "eager"
 
     def recognizes(self, config: Config) -> bool:
         """Whether a parsed `config.json` belongs to it."""
         return False
+
+    def of_config(self, config: Config) -> Architecture:
+        """The architecture for a `config.json` that belongs to it, on which plans may depend."""
+        return self
 
     def without_window(self, config: Config) -> dict[str, JsonValue]:
         """A config with its sliding window switched off."""

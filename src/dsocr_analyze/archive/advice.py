@@ -220,8 +220,8 @@ def _of_mode(
     )  # fmt: skip
     return ModeAdvice(
         mode=mode.name,
-        base_size=mode.base_size,
-        image_size=mode.image_size,
+        base_size=mode.base_size or None,
+        image_size=mode.image_size or None,
         crop_mode=mode.crop_mode,
         grid=workload.grid,
         seen=seen,

@@ -192,7 +192,7 @@ def opening_of(
             conventions=CONVENTIONS,
             notes=(
                 *directory.config_findings.warnings,
-                UNIFORM_ROUTING_NOTE,
+                *([UNIFORM_ROUTING_NOTE] if architecture.routed_expert else []),
                 *dict.fromkeys(of_modes),
                 *directory.assumptions,
                 *notes,
@@ -257,14 +257,15 @@ class ModeDocument(Struct, frozen=True, kw_only=True):
 
     Attributes:
         mode: Name of the mode, or its sizes.
-        base_size: Pixels per side of the global view in crop mode.
+        base_size: Pixels per side of the global view in crop mode; null, as image_size, where a
+            processor chooses the sides of the only view.
         image_size: Pixels per side of a local view in crop mode, else of the only view.
         crop_mode: Whether pages are cut into local views.
     """
 
     mode: str
-    base_size: int
-    image_size: int
+    base_size: int | None
+    image_size: int | None
     crop_mode: bool
 
 

@@ -185,13 +185,13 @@ def _unnamed(
         else:
             from dsocr_analyze.model.trust import is_trusted
 
-            if trust_remote_code or is_trusted(directory):
+            if trust_remote_code or not directory.has_code or is_trusted(directory):
                 return directory
             streams.complain(
                 f"{path} is not trusted, so the built-in reference runs;"
                 f" `dsocr-analyze trust {path}` after reading its code"
             )
-    return ModelDirectory.read(architecture.reference)
+    return ModelDirectory.of_architecture(architecture)
 
 
 # --- the page -------------------------------------------------------------------------------------

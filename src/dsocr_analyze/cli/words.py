@@ -88,6 +88,8 @@ def print_config_findings(
     of = "" if name is None else f"{name}: "
     for warning in directory.config_findings.warnings:
         warn(context, [f"{of}{warning}"])
+    if not by_closed_forms and (reason := directory.untraceable):
+        complain(f"note: {of}{reason}")
     if by_closed_forms and directory.recognized is not None:
         for note in directory.dimensions().notes:
             complain(f"note: {of}{note}")

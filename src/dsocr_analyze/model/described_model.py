@@ -54,7 +54,7 @@ def config_and_class(
             f"config.json of {path!r} has model_type {model_type!r} and no 'auto_map' for its"
             f" own code; give a type that {here} knows, or install a version that knows this one"
         )
-    described = directory.described
+    described = directory.of_transformers
     name = described.model_class if described is not None else None
     if name is None:
         names = directory.config.get("architectures")

@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import attrgetter
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from dsocr_analyze.architectures import (
-    ARCHITECTURES,
+    REFERENCES,
     architecture_of,
     recognized_architecture,
 )
@@ -89,6 +89,13 @@ class ModelDirectory:
         return cls(path, config, sources, described)
 
     @classmethod
+    def of_architecture(cls, architecture: Architecture) -> ModelDirectory:
+        """What is built in of an architecture: a reference, or a config for transformers' class."""
+        if architecture.is_of_transformers:
+            return cls(Path(architecture.name), {**architecture.config}, {})
+        return cls.read(architecture.reference)
+
+    @classmethod
     def of_config(cls, file: Path, described: Architecture | None) -> ModelDirectory:
         """A model of transformers' own code, from just a `config.json`."""
         return cls(file, read_config(file), {}, described, file)
@@ -99,15 +106,23 @@ class ModelDirectory:
         with self._named_config():
             return self.described or architecture_of(self.config)
 
-    @property
+    @cached_property
     def recognized(self) -> Architecture | None:
         """The same; None if it is not recognised."""
         return self.described or recognized_architecture(self.config)
 
     @property
+    def of_transformers(self) -> Architecture | None:
+        """The architecture if it is described by a file, or transformers has its class."""
+        known = self.recognized
+        return known if known is not None and known.is_of_transformers else None
+
+    @property
     def has_code(self) -> bool:
         """Whether it has its own code, instead of transformers'."""
-        return self.described is None or isinstance(self.config.get("auto_map"), dict)
+        if self.described is None:
+            return self.of_transformers is None
+        return isinstance(self.config.get("auto_map"), dict)
 
     def with_config(self, values: Config, file: Path | None = None) -> ModelDirectory:
         """The same files, with their `auto_map` in another config, of `file`."""
@@ -117,13 +132,12 @@ class ModelDirectory:
     @property
     def is_reference(self) -> bool:
         """Whether this is a built-in reference."""
-        references = map(attrgetter("reference"), ARCHITECTURES.values())
-        return self.path.resolve() in map(Path.resolve, references)
+        return self.path.resolve() in map(Path.resolve, REFERENCES)
 
     @cached_property
     def code(self) -> Code:
         """Whose code this is; `other` if the directory has no model."""
-        if self.is_reference:
+        if self.is_reference or (self.described is None and not self.has_code):
             return "reference"
         with contextlib.suppress(ConfigError, ModelDirectoryError):
             if self.runs_code(self.architecture.published_code):
@@ -148,6 +162,22 @@ class ModelDirectory:
             self.code == "published" and not self.config_findings.refusals
         ):
             self.dimensions()
+
+    @property
+    def untraceable(self) -> str:
+        """Why the installed transformers cannot trace it; empty if it can."""
+        known = self.of_transformers
+        if known is None or known.least_transformers is None:
+            return ""
+        from packaging.version import Version  # here because few runs need it
+
+        installed = metadata.version("transformers")
+        if Version(installed) >= Version(known.least_transformers):
+            return ""
+        return (
+            f"transformers {installed} is too old to trace {known.title}, whose class is counted as"
+            f" in {known.least_transformers}: closed forms are evaluated instead"
+        )
 
     @property
     def doubt(self) -> str:

@@ -66,7 +66,7 @@ class Generation(Generic[Record]):
         self._model, self._begin, self._on_progress = model, begin, on_progress
         self._decodes = architecture.decode is not None
         inputs = architecture.prefill_inputs(model.device, model.dtype, workload)
-        if model.directory.described is not None:
+        if model.directory.of_transformers is not None:
             _fit(inputs, model.module, architecture)
         self.inputs_bytes = _bytes_of(inputs)
         self.kv_cache_bytes = 0

@@ -156,7 +156,10 @@ def load_model(
         )
     if directory.has_code and not trust_remote_code:
         require_trust(directory)
-    described, attention = directory.described, FLASH_ATTENTION if flash_attention else "eager"
+    described, attention = (
+        directory.of_transformers,
+        FLASH_ATTENTION if flash_attention else "eager",
+    )
     if described is not None and not flash_attention:
         attention = described.attention
     with without_unused_imports():

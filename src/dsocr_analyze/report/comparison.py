@@ -225,10 +225,10 @@ def _pages(workloads: Iterable[Workload]) -> str:
         # As on the command line.
         f"{each.base_size}/{each.image_size} (crops)"
         if each.crop_mode
-        else f"{each.image_size} (no crops)"
+        else each.image_size and f"{each.image_size} (no crops)"
         for each in read
     }
-    views = f", {sizes.pop()}" if len(sizes) == 1 else ""
+    views = f", {sizes.pop()}" if len(sizes) == 1 and None not in sizes else ""
     return f"; page{'s' if len(pages) > 1 else ''} {', '.join(pages)} pixels{views}"
 
 

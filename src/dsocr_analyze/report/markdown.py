@@ -139,6 +139,8 @@ def _input(workload: Workload, architecture: str | None) -> Sequence[str]:
     name = mode_name(workload, architecture)
     sizes = f"{workload.base_size} / {workload.image_size}"
     grid = "grid {} x {}".format(*workload.grid) if workload.crop_mode else "not cut"
+    if workload.image_size is None:
+        grid = "{} x {} tokens".format(*workload.grid)
     tokens = f"{workload.visual_tokens:,} visual + {workload.text_tokens:,} text tokens"
     pages = workload.prompt_pages or 1
     size = (f"{pages} pages of " if pages > 1 else "") + "{} x {}".format(*workload.page)
@@ -153,7 +155,7 @@ def mode_name(workload: Workload, architecture: str | None) -> str | None:
     known = ARCHITECTURES.get(architecture or "")
     sizes = (workload.base_size, workload.image_size, workload.crop_mode)
     for mode in known.modes.values() if known else ():
-        if (mode.base_size, mode.image_size, mode.crop_mode) == sizes:
+        if (mode.base_size or None, mode.image_size or None, mode.crop_mode) == sizes:
             return mode.name
     return None
 

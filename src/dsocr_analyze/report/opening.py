@@ -44,16 +44,24 @@ _PRETTY_DEPTH: Final = 4
 # --- the first keys ------------------------------------------------------------------------------
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
-    """Square views that one vision call takes.
+class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Views that one vision call takes.
 
     Attributes:
         count: Number of views.
-        resolution: Side of each view, in pixels.
+        resolution: Side of each view, in pixels; the width of one that is no square.
+        height: Height in pixels; left out for squares.
     """
 
     count: Count
     resolution: Count
+    height: Count | None = None
+
+    def __str__(self) -> str:
+        side = f"{self.resolution}\u00b2"
+        if self.height is not None:
+            side = f"{self.resolution} x {self.height}"
+        return f"{self.count} x {side}"
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,10 +69,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         page: Width and height in pixels; null, as all keys up to text_tokens, if no pages are read.
-        base_size: Side of the global view in crop mode, in pixels.
+        base_size: Side of the global view in crop mode, in pixels; null, as image_size, where a
+            processor chooses the sides of the only view.
         image_size: Side of a local view, or of the only view, in pixels.
         crop_mode: Whether the page is cut into local views.
-        grid: Columns and rows of local views; [1, 1] without any.
+        grid: Columns and rows of local views, [1, 1] without any; where a processor chooses the
+            sides, of visual tokens.
         views: One entry per vision call on one page.
         visual_tokens: Tokens that stand for the prompt's pages.
         text_tokens: The prompt's other tokens, BOS included.
@@ -97,6 +107,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 def workload_document(workload: AnyWorkload) -> Workload:
     """The `workload` object; None for what lengths alone lack."""
     known = {name: getattr(workload, name, None) for name in Workload.__struct_fields__}
+    for chosen in ("base_size", "image_size"):
+        known[chosen] = known[chosen] or None
     return msgspec.convert(known, Workload, from_attributes=True)
 
 
@@ -152,6 +164,8 @@ def opening_line(
 
 def _sizes(workload: Workload) -> str:
     """Sizes as on the command line, and how the page is cut."""
+    if workload.image_size is None:
+        return " + ".join(map(str, workload.views or ()))
     if not workload.crop_mode:
         return f"{workload.image_size}"
     columns, rows = workload.grid or (1, 1)

@@ -177,14 +177,14 @@ def _configuration(report: Report) -> Table:
     prompt = counted(workload.seq_len, "token")
     rows = []
     if workload.page and workload.grid and workload.views:
-        views = starmap("{} x {}\u00b2".format, map(msgspec.structs.astuple, workload.views))
-        rows = [
-            ("page", "{} x {} pixels".format(*workload.page)),
-            ("base size / image size", f"{workload.base_size} / {workload.image_size}"),
-            ("crop mode",
-             "on, {} x {} local views".format(*workload.grid) if workload.crop_mode else "off"),
-            ("views", " + ".join(views)),
-        ]  # fmt: skip
+        rows = [("page", "{} x {} pixels".format(*workload.page))]
+        if workload.image_size is not None:
+            rows += [
+                ("base size / image size", f"{workload.base_size} / {workload.image_size}"),
+                ("crop mode",
+                 "on, {} x {} local views".format(*workload.grid) if workload.crop_mode else "off"),
+            ]  # fmt: skip
+        rows.append(("views", " + ".join(map(str, workload.views))))
         split = f"{workload.visual_tokens:,} visual + {workload.text_tokens:,} text"
         prompt += f" = {split} (BOS included)"
     rows += [

@@ -57,9 +57,15 @@ class ViewBatch:
     height: int | None = None
 
     @property
+    def sides(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        return self.resolution, self.height or self.resolution
+
+    @property
     def pixels(self) -> int:
         """Of them all."""
-        return self.count * self.resolution * (self.height or self.resolution)
+        width, height = self.sides
+        return self.count * width * height
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures.config_file import (
     Code,
@@ -22,7 +22,7 @@ from dsocr_analyze.architectures.config_file import (
     findings_of,
 )
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, experts_touched
+from dsocr_analyze.architectures.ocr_family.decoder import experts_touched
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import (
     OcrModel,
@@ -63,7 +63,11 @@ class ClosedForms:
     """What is known of a relative without running it, except what is `not_modelled`."""
 
     model: OcrModel
-    not_modelled: ClassVar[tuple[IncidentalOperators, ...]] = NOT_MODELLED
+
+    @property
+    def not_modelled(self) -> tuple[IncidentalOperators, ...]:
+        """Operators that no forward has."""
+        return self.model.not_modelled
 
     @property
     def page_rule(self) -> PageRule:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.errors import ConfigError
@@ -204,6 +204,10 @@ class DecoderDimensions:
         masks_steps: Whether a decode step adds a mask to its scores.
         sliding_window: Generated tokens that a decode step attends to, its own among them, and that
             the cache keeps; None for all.
+        axes: Positions per token.
+        head_norms: Whether queries and keys are normed per head.
+        output_norms: Whether the outputs of attention and MLP are normed.
+        has_output_bias: Whether attention's last product has a bias if the others have one.
     """
 
     vocab_size: int
@@ -239,6 +243,10 @@ class DecoderDimensions:
     norm_topk_prob: bool = False
     masks_steps: bool = True
     sliding_window: int | None = None
+    axes: ClassVar[int] = 1
+    head_norms: ClassVar[bool] = False
+    output_norms: ClassVar[bool] = False
+    has_output_bias: ClassVar[bool] = True
 
     @classmethod
     def from_config(cls, config: Config) -> DecoderDimensions:

@@ -10,7 +10,13 @@ from typing import Any, ClassVar, Final, TypeAlias
 from dsocr_analyze.architectures.config_file import Config, KeyTable
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.stages import DECODE_STAGE, PREFILL_STAGE, StageScope, owner_among
+from dsocr_analyze.architectures.stages import (
+    DECODE_STAGE,
+    PREFILL_STAGE,
+    IncidentalOperators,
+    StageScope,
+    owner_among,
+)
 from dsocr_analyze.architectures.views import PageRule
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.figures import Parameters
@@ -31,6 +37,7 @@ class OcrModel(ABC):
         stages: In order; the last is the decode step.
         begins: Names of vision stages by the path at which each begins.
         layers_path: Of the module that has the decoder's layers and its last norm.
+        not_modelled: Operators that no forward has.
         packs_pages: Whether all pages of a batch pass the vision stages at once.
         is_head_last: Whether the head runs for the last position of each prompt alone.
     """
@@ -39,6 +46,7 @@ class OcrModel(ABC):
     begins: dict[str, str]
     config_table: ClassVar[KeyTable]
     layers_path: ClassVar[str]
+    not_modelled: ClassVar[tuple[IncidentalOperators, ...]] = ()
     packs_pages: ClassVar[bool] = False
     is_head_last: ClassVar[bool] = False
 

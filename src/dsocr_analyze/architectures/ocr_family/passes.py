@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.decoder import decoder, lm_head
+from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, decoder, lm_head
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache, OcrModel
 from dsocr_analyze.architectures.stages import DECODE_STAGE, PREFILL_STAGE, StageScope
@@ -86,6 +86,7 @@ class Relative(OcrModel):
     base_size: ClassVar[int]
     image_size: ClassVar[int]
     layers_path = "model"
+    not_modelled = NOT_MODELLED
     decoder = staticmethod(decoder)
 
     @abstractmethod

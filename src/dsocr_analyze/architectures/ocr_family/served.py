@@ -17,7 +17,6 @@ from typing import Final, cast
 import numpy as np
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass, scores_of_later_tokens
-from dsocr_analyze.architectures.ocr_family.decoder import decoder
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions, ModelDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.architectures.stages import DECODE_STAGE, PREFILL_STAGE
@@ -33,6 +32,7 @@ FUSIONS: Final = {
     "fused_add_rms_norm": "the residual addition and the casts, squares and products of a norm",
     "merged_linear": "the products of q, k and v, or of gate and up, with weights joined",
     "rotary_embedding": "tables of cosines and sines, halves, negations and products",
+    "fused_rms_norm": "the casts, squares and products of a norm without a residual",
     "cache_write": "the concatenation of cache and new keys and values",
     "paged_attention": "products, scale, mask and softmax of attention",
     "silu_and_mul": "the activation and the product with the other half",
@@ -123,12 +123,12 @@ class Served:
         [written] = [each for each in kernels if each.operator == "cache_write"]
         return written.total.bytes_written  # of 8 bits each
 
-    @staticmethod
-    @cache
-    def quantizable_params(c: ModelDimensions) -> int:
+    @cache  # noqa: B019  # a model lives as long as the process
+    def quantizable_params(self, c: ModelDimensions) -> int:
         """Weights that engines quantize: the layers' linears, but no routers."""
         t = Tape(BFLOAT16)
-        decoder(t, t.input(c.decoder.hidden_size, t.dtype), Pass(1, 1, flash=True), c.decoder)
+        embeds = t.input(c.decoder.hidden_size, t.dtype)
+        self.model.decoder(t, embeds, Pass(1, 1, flash=True), c.decoder)
         return sum(n for path, name, n in t.weights if path.endswith("_proj") and name == "weight")
 
     def activation_bytes(self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype) -> Size:
@@ -137,14 +137,21 @@ class Served:
         page = replace(workload, text_tokens=1, max_new_tokens=1)
         views, left = self._bytes_of_views(c, page, dtype)
         if isinstance(T, int):
-            layers = _bytes_of_layers(c, B, T, dtype)
+            layers = self._bytes_of_layers(c, B, T, dtype)
         else:
             layers = self._bytes_by_length(c, B, 1 << int(T.max()).bit_length(), dtype)[T - 1]
         return maximum(views + B * T * c.decoder.hidden_size * dtype.nbytes, left + layers)
 
+    def _bytes_of_layers(self, c: ModelDimensions, B: int, T: Size, dtype: Dtype) -> Size:
+        """The most bytes alive in the decoder, embeddings included."""
+        t, p = ArrayTape(dtype, weights=False), Pass(B, T, flash=True)
+        embeds = t.empty(p.tokens * c.decoder.hidden_size, dtype)
+        self.model.decoder(t, embeds, p, c.decoder)
+        return t.peak.nbytes
+
     @lru_cache(maxsize=64)  # noqa: B019  # prompts of all lengths are looked up in one table
     def _bytes_by_length(self, c: ModelDimensions, B: int, most: int, dtype: Dtype) -> Size:
-        return _bytes_of_layers(c, B, np.arange(1, most + 1), dtype)
+        return self._bytes_of_layers(c, B, np.arange(1, most + 1), dtype)
 
     @lru_cache(maxsize=4096)  # noqa: B019  # prompts of all lengths have a few kinds of pages
     def _bytes_of_views(
@@ -158,14 +165,6 @@ class Served:
         del embeds, seen
         t.check_nothing_is_left()
         return found
-
-
-def _bytes_of_layers(c: ModelDimensions, B: int, T: Size, dtype: Dtype) -> Size:
-    """The most bytes alive in the decoder, embeddings included."""
-    t, p = ArrayTape(dtype, weights=False), Pass(B, T, flash=True)
-    embeds = t.empty(p.tokens * c.decoder.hidden_size, dtype)
-    decoder(t, embeds, p, c.decoder)
-    return t.peak.nbytes
 
 
 # --- the decoder -----------------------------------------------------------------------------
@@ -183,6 +182,8 @@ def _fused(t: Tape, B: Size, T: Size, K: Size, c: DecoderDimensions, cache_bits:
         x = fused_add_rms_norm(t, x, n, d)
         x = _attention(t, x, B, T, K, c, cache_bits)
         x = fused_add_rms_norm(t, x, n, d)
+        if c.output_norms:
+            x = fused_rms_norm(t, fused_rms_norm(t, x, n, d), n, d)
     for _ in t.turns(c.layers - mixed):
         x = _mlp(t, x, n, d, c.intermediate_size)
     for _ in t.turns(mixed):
@@ -200,6 +201,13 @@ def fused_add_rms_norm(t: Tape, x: Operand, n: Size, d: int) -> Operand:
     return x
 
 
+def fused_rms_norm(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
+    """`RMSNorm` without a residual, `[rows, d]`."""
+    work = Work(0, 4 * x.n, 0, x.nbytes + t.weight(d).nbytes, x.nbytes)
+    t.record("normalization", "fused_rms_norm", Rows(rows, d), x.dtype, x.dtype, work)
+    return x
+
+
 def _attention(
     t: Tape, x: Operand, B: Size, T: Size, K: Size, c: DecoderDimensions, cache_bits: int
 ) -> Operand:
@@ -211,7 +219,10 @@ def _attention(
     n, d, H, kv, D = B * T, c.hidden_size, c.heads, c.kv_heads, c.head_dim
     width, bias = (H + 2 * kv) * D, c.attention_bias
     qkv = linear(t, x, n, d, width, bias=bias, operator="merged_linear")  # `QKVParallelLinear`
-    table, positions = t.input(n * D, x.dtype), t.input(n, INT64)
+    if c.head_norms:
+        for heads_normed in (H, kv):
+            fused_rms_norm(t, t.view(qkv, n * (heads_normed * D)), n * heads_normed, D)
+    table, positions = t.input(n * (c.axes * D), x.dtype), t.input(n * c.axes, INT64)
     qk, new = t.view(qkv, n * ((H + kv) * D)), t.view(qkv, n * (2 * kv * D))
     t.map("rotary_embedding", qk, table, positions, flops=3, into=qk)
     t.move("cache_write", new, positions, written=new.n * cache_bits // 8, into=new)
@@ -219,7 +230,7 @@ def _attention(
     skipped = scores_of_later_tokens(t, Pass(B, T), H)
     shape = Attention(B, H, kv, T, K, D, D, skippable_scores=skipped)
     heads = fused_attention(t, "paged_attention", shape, t.view(qkv, n * (H * D)), pages)
-    return linear(t, heads, n, H * D, d, bias=bias)
+    return linear(t, heads, n, H * D, d, bias=bias and c.has_output_bias)
 
 
 def _mlp(t: Tape, x: Operand, n: Size, d: int, f: int) -> Operand:
