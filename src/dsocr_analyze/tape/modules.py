@@ -95,14 +95,21 @@ def conv2d(
     bias: bool = False,
 ) -> Operand:
     """`torch.nn.Conv2d` on N square images: `[N, d_in, side, side] -> [N, d_out, ...]`."""
-    positions, taps = ((side + 2 * padding - kernel) // stride + 1) ** 2, kernel * kernel
+    positions = ((side + 2 * padding - kernel) // stride + 1) ** 2
+    return convolution(t, x, Convolution(N, positions, d_in, d_out, kernel * kernel), bias=bias)
+
+
+def convolution(
+    t: Tape, x: Operand, shape: Convolution, *, bias: bool = False, operator: str = "conv2d"
+) -> Operand:
+    """`torch.nn.Conv2d`, or what `operator` says, on images of any size."""
+    N, positions, d_in, d_out, taps = shape
     weights = t.weight(d_in * d_out * taps).nbytes
     if bias:
         weights += t.weight(d_out, "bias").nbytes
     n = N * positions * d_out
     work = Work(n * (d_in * taps), n if bias else 0, n, x.nbytes + weights, n * x.dtype.nbytes)
-    shape = Convolution(N, positions, d_in, d_out, taps)
-    t.record("convolution", "conv2d", shape, x.dtype, x.dtype, work)
+    t.record("convolution", operator, shape, x.dtype, x.dtype, work)
     return Operand(n, x.dtype, tape=t)
 
 

@@ -185,11 +185,13 @@ def rotated(t: Tape, x: Operand, cos: Operand, sin: Operand) -> Operand:
     )
 
 
-def swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, act: str = "silu") -> Operand:
+def swiglu(
+    t: Tape, x: Operand, n: Size, d: Size, f: Size, act: str = "silu", *, bias: bool = False
+) -> Operand:
     """`W_down (act(W_gate x) * W_up x)`, `[n, d] -> [n, f] -> [n, d]` (Shazeer 2020, eq. 6)."""
     hidden = t.map(
         "mul",
-        t.call("act_fn", ACTIVATIONS[act], t.call("gate_proj", linear, x, n, d, f)),
-        t.call("up_proj", linear, x, n, d, f),
+        t.call("act_fn", ACTIVATIONS[act], t.call("gate_proj", linear, x, n, d, f, bias=bias)),
+        t.call("up_proj", linear, x, n, d, f, bias=bias),
     )
-    return t.call("down_proj", linear, hidden, n, f, d)
+    return t.call("down_proj", linear, hidden, n, f, d, bias=bias)

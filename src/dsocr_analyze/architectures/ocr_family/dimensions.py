@@ -180,7 +180,7 @@ _MOST_EXPERTS: Final = 65_536
 _MOST_EXPERTS_OF_ALL_LAYERS: Final = 10_000
 """DeepSeek-V2 has 9,440; the modules of so many are built and listed in 10 s."""
 
-_LARGEST_VOCABULARY: Final = 2**26
+LARGEST_VOCABULARY: Final = 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class DecoderDimensions:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config)
         use_mla, rope_scaling, usual = keys.boolean("use_mla"), None, DECODER_DEFAULTS
-        vocabulary = keys.integer("vocab_size", most=_LARGEST_VOCABULARY)
+        vocabulary = keys.integer("vocab_size", most=LARGEST_VOCABULARY)
         if keys.value("pad_token_id", None) is not None:
             keys.integer("pad_token_id", least=-vocabulary, most=vocabulary - 1)
         if keys.value("rope_scaling", usual["rope_scaling"]) is not None:
@@ -276,7 +276,7 @@ class DecoderDimensions:
             attention_bias=keys.boolean("attention_bias", usual["attention_bias"]),
             max_position_embeddings=keys.integer("max_position_embeddings"),
             tie_word_embeddings=keys.boolean("tie_word_embeddings", usual["tie_word_embeddings"]),
-            **(_latent_attention(config) if use_mla else _multi_head_attention(keys)),
+            **(_latent_attention(config) if use_mla else multi_head_attention(keys)),
             **_experts(keys),
         )
         layers = dimensions.moe_layers
@@ -331,7 +331,7 @@ class DecoderDimensions:
         return (self.n_shared_experts or 0) * self.moe_intermediate_size
 
 
-def _multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
+def multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
     """Fields of `LlamaAttention`."""
     hidden_size = keys.integer("hidden_size", most=LARGEST_WIDTH)
     heads = keys.integer("num_attention_heads")

@@ -70,9 +70,9 @@ def _block(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, *, is_global:
         x = t.call("attn", _attention, x, N, g, c, c.image_size // c.patch)
     else:
         windows = t.derived("ceil({} / {})", ceil_div, g, c.window)
-        x = _window_partition(t, x, N, g, windows, c)
+        x = window_partition(t, x, N, g, windows, c.window, d)
         x = t.call("attn", _attention, x, N * windows**2, c.window, c, c.window)
-        x = _window_unpartition(t, x, N, g, windows, c)
+        x = window_unpartition(t, x, N, g, windows, c.window, d)
     x = t.map("add", shortcut, x)
     updated = t.map(
         "add",
@@ -91,24 +91,24 @@ def _mlp_block(t: Tape, x: Operand, n: Size, c: SamDimensions) -> Operand:
     return t.call("lin2", linear, x, n, f, c.width, bias=True)
 
 
-def _window_partition(
-    t: Tape, x: Operand, N: Size, g: int, windows: int, c: SamDimensions
+def window_partition(
+    t: Tape, x: Operand, N: Size, g: int, windows: int, window: int, d: int
 ) -> Operand:
     """`[N, g, g, d]`, padded with zeros, to `windows^2` windows of each view."""
-    side = windows * c.window
+    side = windows * window
     if side > g:
-        x = t.move("constant_pad_nd", x, n=N * side * side * c.width)
+        x = t.move("constant_pad_nd", x, n=N * side * side * d)
     return t.move("clone", x) if windows > 1 else x
 
 
-def _window_unpartition(
-    t: Tape, x: Operand, N: Size, g: int, windows: int, c: SamDimensions
+def window_unpartition(
+    t: Tape, x: Operand, N: Size, g: int, windows: int, window: int, d: int
 ) -> Operand:
     """Windows to `[N, g, g, d]`, without the padding."""
     if windows > 1:
         x = t.move("clone", x)
-    if windows * c.window > g:
-        x = t.move("clone", t.view(x, N * g * g * c.width))
+    if windows * window > g:
+        x = t.move("clone", t.view(x, N * g * g * d))
     return x
 
 
@@ -156,13 +156,18 @@ def position_terms(
 
 
 def _relative_positions(t: Tape, name: str, length: int, g: int, D: int) -> Operand:
-    """`R[i, j] = table[i - j + g - 1]`, `[g, g, D]`, from `length` rows (`get_rel_pos`)."""
+    """`relative_rows` of a table of `length` rows, resampled if need be (`get_rel_pos`)."""
     table: Operand = t.weight(length * D, name)
     if length != 2 * g - 1:
         columns = t.cast(table, FLOAT32)
         n = (2 * g - 1) * D
         table = interpolated(t, "upsample_linear1d", columns, n, 4 * n)  # 2 taps of 2 FLOPs
         t.hold(columns)
+    return relative_rows(t, table, g, D)
+
+
+def relative_rows(t: Tape, table: Operand, g: int, D: int) -> Operand:
+    """`R[i, j] = table[i - j + g - 1]`, `[g, g, D]`."""
     queries = t.map("mul", t.move("arange", n=g, dtype=INT64), output=FLOAT32)
     keys = t.map("mul", t.move("arange", n=g, dtype=INT64), output=FLOAT32)
     distance = t.map("add", t.map("sub", queries, keys, n=g * g))
@@ -228,14 +233,14 @@ def projector(
     if isinstance(c.input_dim, tuple):
         (high_in, low_in), high_out = c.input_dim, int(c.n_embed * c.channel_div)
         high, low, low_out = t.view(x, n * high_in), t.view(x, n * low_in), c.n_embed - high_out
-        high_x = t.call("high_up_proj", _linear, high, n, high_in, high_out, are_apart)
-        low_x = t.call("low_up_proj", _linear, low, n, low_in, low_out, are_apart)
+        high_x = t.call("high_up_proj", linear_of_parts, high, n, high_in, high_out, are_apart)
+        low_x = t.call("low_up_proj", linear_of_parts, low, n, low_in, low_out, are_apart)
         output = t.call("layers", _sequential, t.cat(high_x, low_x), n, widths, gelu_first=True)
         t.hold(high_x, low_x)
     elif kind == "mlp_gelu":
         output = t.call("layers", _sequential, x, n, [d, *widths], is_apart=are_apart)
     elif kind == "linear":
-        output = t.call("layers", _linear, x, n, d, c.n_embed, are_apart)
+        output = t.call("layers", linear_of_parts, x, n, d, c.n_embed, are_apart)
     else:
         output = t.call("layers", ACTIVATIONS["linear"], x)
     return output
@@ -262,10 +267,10 @@ def _sequential(
     for index, (d_in, d_out) in enumerate(itertools.pairwise(widths)):
         if index or gelu_first:
             x = t.call(next(names), ACTIVATIONS["gelu"], x)
-        x = t.call(next(names), _linear, x, n, d_in, d_out, is_apart and not index)
+        x = t.call(next(names), linear_of_parts, x, n, d_in, d_out, is_apart and not index)
     return x
 
 
-def _linear(t: Tape, x: Operand, n: Size, d_in: int, d_out: int, is_apart: bool) -> Operand:
+def linear_of_parts(t: Tape, x: Operand, n: Size, d_in: int, d_out: int, is_apart: bool) -> Operand:
     """A linear layer, which first copies rows that are not evenly spaced in memory."""
     return linear(t, t.move("clone", x) if is_apart else x, n, d_in, d_out, bias=True)

@@ -1,0 +1,351 @@
+"""A dense decoder of transformers 5 on a tape: grouped heads, rotary positions, a gated MLP.
+
+B is the batch, T the new tokens per sequence, K the keys of each, d the width, D of a head.
+
+Source: `Qwen2Model` and `Qwen2Attention` of transformers 5.23, which the decoders of GOT-OCR2,
+LightOnOCR, Qwen3-VL, olmOCR, PaddleOCR-VL and GLM-OCR vary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, Final, Self
+
+from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
+from dsocr_analyze.architectures.ocr_family.attention import (
+    Pass,
+    cached,
+    product,
+    rotated,
+    scores_of_later_tokens,
+    swiglu,
+)
+from dsocr_analyze.architectures.ocr_family.decoder import LayerCache
+from dsocr_analyze.architectures.ocr_family.dimensions import (
+    LARGEST_VOCABULARY,
+    multi_head_attention,
+)
+from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
+from dsocr_analyze.kernels import Gemm
+from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.tape.modules import ACTIVATIONS, linear, rms_norm
+
+_FULL: Final = "full_attention"
+"""The only one of `layer_types` that is modelled."""
+
+# --- dimensions ------------------------------------------------------------------------------
+
+
+class Rotary(Enum):
+    """How features of a head turn by a token's positions.
+
+    One position, or three in time, height and width (M-RoPE, Wang et al. 2024, section 2.1), whose
+    angles take sections of a head's features or take turns in them; halves of a head are turned
+    together, or neighbours.
+    """
+
+    PLAIN = "plain"
+    SECTIONS = "sections"
+    TURNS = "turns"
+    NEIGHBOURS = "neighbours"
+
+
+@dataclass(frozen=True, slots=True)
+class DenseDecoder:
+    """Dimensions of a dense decoder, `text_config`.
+
+    Attributes:
+        hidden_size: Features per token.
+        attention_bias: Whether queries, keys and values have one.
+        tie_word_embeddings: Whether the head's weights are those of the embeddings.
+        head_norms: Whether queries and keys are normed per head (`Qwen3Attention`).
+        output_norms: Whether the outputs of attention and MLP are normed, whose first product then
+            has gate and up in one (`GlmOcrTextDecoderLayer`).
+        mrope_section: Pairs of a head's features that turn by each of three positions.
+        deepstack: Layers after which features of the vision stages are added (DeepStack, Meng et
+            al. 2024; `Qwen3VLTextModel`).
+    """
+
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    hidden_act: str
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    attention_bias: bool = False
+    head_norms: bool = False
+    output_norms: bool = False
+    rotary: Rotary = Rotary.PLAIN
+    mrope_section: tuple[int, ...] = ()
+    deepstack: int = 0
+
+    sliding_window: ClassVar[None] = None
+    rope_scaling: ClassVar[None] = None
+    use_mla: ClassVar[bool] = False
+    n_routed_experts: ClassVar[None] = None
+    moe_layers: ClassVar[int] = 0
+    expert_params: ClassVar[int] = 0
+
+    @classmethod
+    def from_config(
+        cls,
+        keys: ConfigKeys,
+        *,
+        is_tied: bool,
+        rotary: Rotary = Rotary.PLAIN,
+        mrope_section: tuple[int, ...] = (),
+        deepstack: int = 0,
+        **options: bool,
+    ) -> Self:
+        """Reads the object with the decoder's keys; raises ConfigError.
+
+        Args:
+            keys: The object.
+            is_tied: Whether embeddings and head have the same weights, if `keys` does not say so.
+            rotary: How heads turn.
+            mrope_section: Where the file has none.
+            deepstack: As the attribute.
+            options: `attention_bias`, `head_norms`, `output_norms`, as the attributes.
+        """
+        heads = multi_head_attention(keys)
+        layers = keys.integer("num_hidden_layers", least=max(1, deepstack), most=MOST_LAYERS)
+        types = keys.value("layer_types", None)
+        keys.check(
+            types is None or types == [_FULL] * layers,
+            "layer_types",
+            f"'{_FULL}' for each of {layers} layers",
+        )
+        if rotary is not Rotary.PLAIN:
+            mrope_section = _sections(keys, mrope_section, heads["head_dim"] // 2)
+        return cls(
+            vocab_size=keys.integer("vocab_size", most=LARGEST_VOCABULARY),
+            hidden_size=keys.integer("hidden_size", most=LARGEST_WIDTH),
+            layers=layers,
+            intermediate_size=keys.integer("intermediate_size", most=LARGEST_WIDTH),
+            hidden_act=keys.choice("hidden_act", tuple(ACTIVATIONS)),
+            max_position_embeddings=keys.integer("max_position_embeddings"),
+            tie_word_embeddings=is_tied or keys.boolean("tie_word_embeddings", False),
+            rotary=rotary,
+            mrope_section=mrope_section,
+            deepstack=deepstack,
+            **heads,
+            **options,
+        )
+
+    @property
+    def axes(self) -> int:
+        """Positions of a token."""
+        return 1 if self.rotary is Rotary.PLAIN else 3
+
+    def check_positions(self, seq_len: Size, max_new_tokens: Size) -> None:
+        """Accepts any length: positions beyond the trained ones cost the same."""
+
+
+def _sections(keys: ConfigKeys, usual: tuple[int, ...], half: int) -> tuple[int, ...]:
+    """`mrope_section` of the older or the newer object of rotary keys, or the `usual` one."""
+    name = "rope_parameters" if keys.value("rope_scaling", None) is None else "rope_scaling"
+    is_given = keys.value(name, None) is not None
+    rotary = keys.section(name) if is_given else ConfigKeys({}, name)
+    sections = rotary.integers("mrope_section", usual)
+    rotary.check(
+        len(sections) == 3 and sum(sections) == half,
+        "mrope_section",
+        f"three whole numbers of sum {half}, half a head's features",
+    )
+    return sections
+
+
+# --- the forward -----------------------------------------------------------------------------
+
+
+def decoder(
+    t: Tape, embeds: Operand, p: Pass, c: DenseDecoder, deepstack: Sequence[Operand] = ()
+) -> tuple[Operand, list[LayerCache]]:
+    """`Qwen2Model`: embeddings `[B, T, d]` to normed features, and the cache by layer.
+
+    Each of `deepstack`, features of the visual tokens, is added to them after a layer.
+    """
+    positions = None
+    if c.axes == 1 or not p.past:  # a step's positions in three axes come from the whole model
+        positions = _range(t, p.T)
+    mask = _mask(t, p)
+    cos, sin = t.call("rotary_emb", _rotary_tables, p, c)
+    hidden = layer_outputs = embeds
+    cache: list[LayerCache] = []
+    for index in range(c.layers):
+        layer_outputs, *kept = t.again(f"layers.{index}", _layer, hidden, mask, cos, sin, p, c)
+        cache.append(kept)
+        hidden = layer_outputs
+        if index < len(deepstack):
+            hidden = _with_added(t, hidden, deepstack[index], p)
+    hidden = t.call("norm", rms_norm, hidden, p.tokens, c.hidden_size)
+    t.hold(positions, mask, cos, sin, layer_outputs)
+    return hidden, cache
+
+
+def lm_head(t: Tape, hidden: Operand, p: Pass, c: DenseDecoder) -> Operand:
+    """Logits of each sequence's last position `[B, V]`, as `generate` asks for."""
+    d, V = c.hidden_size, c.vocab_size
+    weight = t.input(V * d, t.dtype) if c.tie_word_embeddings else t.weight(V * d)
+    return t.product("linear", Gemm(1, p.B, V, d), t.view(hidden, p.B * d), weight)
+
+
+def _with_added(t: Tape, hidden: Operand, features: Operand, p: Pass) -> Operand:
+    """A copy of `[B, T, d]` with features added to the visual tokens."""
+    copy, seen = t.move("clone", hidden), t.input(p.tokens, BOOL)
+    chosen = t.gather("index", seen, features.n, t.dtype)
+    chosen = t.map("add", chosen, features)
+    return t.move("index_put", chosen, seen, written=copy.nbytes, n=copy.n, into=copy)
+
+
+def _mask(t: Tape, p: Pass) -> Operand:
+    """`create_causal_mask` of eager attention: zeros and lowest numbers, `[B, 1, T, K]`.
+
+    Positions of sequences, heads, queries and keys are compared.
+    """
+    places = [t.move("arange", n=n, dtype=INT64) for n in (p.B, 1)]
+    places += [_range(t, n) for n in (p.T, p.keys)]
+    seen = t.map("le", *places[2:], n=p.T * p.keys, output=BOOL)
+    del places
+    zero, lowest = t.move("zeros", n=1, dtype=t.dtype), t.move("scalar_tensor", n=1, dtype=t.dtype)
+    mask = t.map("where", seen, zero, lowest, n=p.B * seen.n, output=t.dtype)
+    t.hold(seen, zero, lowest)
+    return mask
+
+
+def _range(t: Tape, n: Size) -> Operand:
+    """Integers from an offset."""
+    return t.map("add", t.move("arange", n=n, dtype=INT64))
+
+
+def _rotary_tables(t: Tape, p: Pass, c: DenseDecoder) -> tuple[Operand, Operand]:
+    """Cosines and sines `[B, T, D]` of positions times frequencies (`Qwen2RotaryEmbedding`)."""
+    sequences = 1 if c.axes == 1 else p.B
+    n, half = sequences * p.T, c.head_dim // 2
+    ids = t.input(c.axes * n if p.past else p.T, INT64)
+    positions = t.move("_to_copy", ids, n=c.axes * n, dtype=FLOAT32)
+    angles = t.map("mul", positions, t.input(half, FLOAT32), n=c.axes * n * half)
+    del positions
+    turned = t.cat(angles, angles) if c.axes == 1 else angles
+    cos = t.map("mul", t.map("cos", turned))
+    sin = t.map("mul", t.map("sin", turned))
+    if c.axes > 1:
+        sin = _joined(t, sin, n, c)
+        cos = _joined(t, cos, n, c)
+    tables = t.cast(cos, t.dtype), t.cast(sin, t.dtype)
+    t.hold(angles, turned, cos, sin)
+    return tables
+
+
+def _joined(t: Tape, table: Operand, n: Size, c: DenseDecoder) -> Operand:
+    """A table of three axes `[3, n, D / 2]` as one `[n, D]`."""
+    joined: Operand = t.view(table, n * (c.head_dim // 2))
+    if c.rotary is Rotary.TURNS:
+        for section in c.mrope_section[1:]:
+            t.move("copy", t.view(table, n * section), into=joined)
+    else:
+        joined = t.move("cat", joined)
+    if c.rotary is Rotary.NEIGHBOURS:
+        return t.move("clone", joined, n=2 * joined.n)
+    return t.cat(joined, joined)
+
+
+# --- a layer ---------------------------------------------------------------------------------
+
+
+def _layer(
+    t: Tape, x: Operand, mask: Operand, cos: Operand, sin: Operand, p: Pass, c: DenseDecoder
+) -> tuple[Operand, Operand, Operand]:
+    """`Qwen2DecoderLayer`: features `[B, T, d]`, keys and values."""
+    n, d = p.tokens, c.hidden_size
+    residual = x
+    x = t.call("input_layernorm", rms_norm, x, n, d)
+    x, k, v, weights = t.call("self_attn", _attention, x, mask, cos, sin, p, c)
+    if c.output_norms:
+        x = t.call("post_self_attn_layernorm", rms_norm, x, n, d)
+    residual = x = t.map("add", residual, x)
+    x = t.call("post_attention_layernorm", rms_norm, x, n, d)
+    if c.output_norms:
+        x = t.call("mlp", _joint_swiglu, x, n, c)
+        x = t.call("post_mlp_layernorm", rms_norm, x, n, d)
+    else:
+        x = t.call("mlp", swiglu, x, n, d, c.intermediate_size, c.hidden_act)
+    x = t.map("add", residual, x)
+    t.hold(weights)
+    return x, k, v
+
+
+def _joint_swiglu(t: Tape, x: Operand, n: Size, c: DenseDecoder) -> Operand:
+    """`swiglu` whose first product yields gate and up (`GlmOcrTextMLP`)."""
+    d, f = c.hidden_size, c.intermediate_size
+    both = t.call("gate_up_proj", linear, x, n, d, 2 * f)
+    half = t.view(both, n * f)
+    hidden = t.map("mul", half, t.call("activation_fn", ACTIVATIONS[c.hidden_act], half))
+    t.hold(both)
+    return t.call("down_proj", linear, hidden, n, f, d)
+
+
+def _attention(
+    t: Tape, x: Operand, mask: Operand, cos: Operand, sin: Operand, p: Pass, c: DenseDecoder
+) -> tuple[Operand, Operand, Operand, Operand]:
+    """`Qwen2Attention` with `eager_attention_forward`: `[B, T, d]`, keys, values and weights."""
+    B, T, K, n, H, kv, D = p.B, p.T, p.keys, p.tokens, c.heads, c.kv_heads, c.head_dim
+    q = _projected(t, "q", x, H, p, c)
+    k = _projected(t, "k", x, kv, p, c)
+    v = t.call("v_proj", linear, x, n, c.hidden_size, kv * D, bias=c.attention_bias)
+    if c.rotary is Rotary.NEIGHBOURS:
+        q, k = _turned_neighbours(t, q, k, cos, sin)
+    else:
+        q, k = rotated(t, q, cos, sin), rotated(t, k, cos, sin)
+    k, v = cached(t, k, v, p, kv * D, kv * D)
+    keys, values = k, v
+    if kv != H:
+        keys, values = (t.move("clone", each, n=B * K * (H * D)) for each in (k, v))
+    # Features of a head lie apart in a prompt, unless rotation has laid them out anew.
+    is_apart = B > 1 and H > 1 and not p.past and c.rotary is not Rotary.NEIGHBOURS
+    if not p.past:
+        t.skippable(scores_of_later_tokens(t, p, H) * (2 * D))
+    scores = Gemm(B * H, T, K, D)
+    weights = t.map("mul", product(t, scores, q, keys, n * (H * D) if is_apart else None))
+    weights = t.map("add", weights, mask)
+    weights = t.cast(t.softmax(weights, n * H, K), t.dtype)
+    heads = product(t, Gemm(B * H, T, D, K), weights, values)
+    if H > 1 and T > 1:
+        heads = t.move("clone", heads)
+    del keys, values
+    out = t.call("o_proj", linear, heads, n, H * D, c.hidden_size)
+    t.hold(q)
+    return out, k, v, weights
+
+
+def _projected(t: Tape, name: str, x: Operand, heads: int, p: Pass, c: DenseDecoder) -> Operand:
+    """Queries or keys before rotation."""
+    n, D = p.tokens, c.head_dim
+    x = t.call(f"{name}_proj", linear, x, n, c.hidden_size, heads * D, bias=c.attention_bias)
+    return t.call(f"{name}_norm", rms_norm, x, n * heads, D) if c.head_norms else x
+
+
+def _turned_neighbours(
+    t: Tape, q: Operand, k: Operand, cos: Operand, sin: Operand
+) -> tuple[Operand, Operand]:
+    """Queries and keys, of which all features turn (`apply_rotary_pos_emb` of GLM-OCR)."""
+    q_embed, k_embed = _turned_pairs(t, q, cos, sin), _turned_pairs(t, k, cos, sin)
+    q_embed = t.move("cat", q_embed)
+    k_embed = t.move("cat", k_embed)
+    return q_embed, k_embed
+
+
+def _turned_pairs(t: Tape, x: Operand, cos: Operand, sin: Operand) -> Operand:
+    """`rotated` for neighbours instead of halves, of all features (`rotate_half_llm`)."""
+    half = t.view(x, x.n // 2)
+    return t.map(
+        "add",
+        t.map("mul", x, cos),
+        t.map("mul", t.move("stack", t.map("neg", half), half, n=x.n), sin),
+    )

@@ -1,0 +1,229 @@
+"""GOT-OCR2: SAM's encoder on one square view, and a projector of two strided convolutions.
+
+Source: `GotOcr2VisionEncoder`, `GotOcr2MultiModalProjector` and their parts of transformers 5.23.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
+from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder
+from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
+from dsocr_analyze.architectures.neighbours.vision import CHANNELS, LARGEST_PATCH, ImageGrid, mlp
+from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
+from dsocr_analyze.architectures.ocr_family.vision import (
+    linear_of_parts,
+    relative_rows,
+    window_partition,
+    window_unpartition,
+)
+from dsocr_analyze.kernels import Elements, Gemm, Work
+from dsocr_analyze.tape import Operand, Tape, ceil_div
+from dsocr_analyze.tape.modules import ACTIVATIONS, conv2d, layer_norm, linear
+
+
+@dataclass(frozen=True, slots=True)
+class GotVision:
+    """Dimensions of `GotOcr2VisionEncoder` and the projector.
+
+    Attributes:
+        image_size: Pixels per side of a view.
+        patch_size: Pixels per side.
+        window: Patches per side.
+        global_layers: Layers that attend over the whole view.
+        channels: Features after the encoder's neck.
+        qkv_bias: Whether queries, keys and values have one.
+        has_positions: Whether patches have a learned position.
+        has_relative_positions: Whether attention has relative ones (MViTv2, Li et al. 2022, eq. 4).
+        out_width: Features of a visual token, the decoder's.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    mlp_width: int
+    hidden_act: str
+    image_size: int
+    patch_size: int
+    window: int
+    global_layers: tuple[int, ...]
+    channels: int
+    qkv_bias: bool
+    has_positions: bool
+    has_relative_positions: bool
+    out_width: int
+
+    merge: ClassVar[int] = 4
+    """Patches per side of a visual token, after two convolutions of stride 2."""
+
+    @property
+    def side(self) -> int:
+        """Patches per side of a view."""
+        return self.image_size // self.patch_size
+
+
+class GotOcr2(Neighbour[GotVision]):
+    """GOT-OCR2."""
+
+    joins_images = False
+    returns_features = True
+
+    def read_decoder(self, config: Config) -> DenseDecoder:
+        """Reads a whole `config.json`; raises ConfigError."""
+        return DenseDecoder.from_config(
+            ConfigKeys(config).section("text_config"),
+            is_tied=ConfigKeys(config).boolean("tie_word_embeddings", True),
+            attention_bias=True,
+        )
+
+    def read_vision(self, config: Config, out_width: int) -> GotVision:
+        """Reads a whole `config.json`; raises ConfigError."""
+        keys = ConfigKeys(config).section("vision_config")
+        width, heads = (
+            keys.integer("hidden_size", most=LARGEST_WIDTH),
+            keys.integer("num_attention_heads"),
+        )
+        keys.check(
+            width % heads == 0, "num_attention_heads", f"a divisor of 'hidden_size', {width}"
+        )
+        layers = keys.integer("num_hidden_layers", most=MOST_LAYERS)
+        patch = keys.integer("patch_size", most=LARGEST_PATCH)
+        image = keys.integer("image_size", least=patch, most=LARGEST_IMAGE)
+        keys.check(
+            image % (4 * patch) == 0, "image_size", f"a multiple of {4 * patch}, a token's pixels"
+        )
+        return GotVision(
+            layers=layers,
+            width=width,
+            heads=heads,
+            mlp_width=keys.integer("mlp_dim", most=LARGEST_WIDTH),
+            hidden_act=keys.choice("hidden_act", tuple(ACTIVATIONS)),
+            image_size=image,
+            patch_size=patch,
+            window=keys.integer("window_size", most=LARGEST_IMAGE),
+            global_layers=keys.integers("global_attn_indexes", least=0, most=layers - 1),
+            channels=keys.integer("output_channels", most=LARGEST_WIDTH),
+            qkv_bias=keys.boolean("qkv_bias"),
+            has_positions=keys.boolean("use_abs_pos"),
+            has_relative_positions=keys.boolean("use_rel_pos"),
+            out_width=out_width,
+        )
+
+    def encode(self, t: Tape, images: ImageGrid, c: GotVision) -> ImageFeatures:
+        """`[N, 3, R, R] -> [N, (g / 4)^2, d_out]`."""
+        N = images.count
+        pixels = t.input(N * CHANNELS * c.image_size**2, t.dtype)
+        features = t.call("model.vision_tower", _vision_tower, pixels, N, c)
+        tokens = t.call("model.multi_modal_projector", _projector, features, N, c)
+        return ImageFeatures(tokens, kept=(features,))
+
+
+def _vision_tower(t: Tape, pixels: Operand, N: int, c: GotVision) -> Operand:
+    """N views, `[N, 3, R, R] -> [N, C, g, g]` (`GotOcr2VisionEncoder`)."""
+    g, d = c.side, c.width
+    x = t.call("patch_embed", _patch_embed, pixels, N, c)
+    if c.has_positions:
+        x = t.map("add", x, t.weight(g * g * d, "pos_embed"))
+    for index in range(c.layers):
+        is_global = index in c.global_layers
+        x = t.again(f"layers.{index}", _layer, x, N, c, is_global=is_global)
+    return t.call("neck", _neck, x, N, c)
+
+
+def _patch_embed(t: Tape, pixels: Operand, N: int, c: GotVision) -> Operand:
+    """`[N, 3, R, R] -> [N, g, g, d]`, stored channel by channel."""
+    sizes = N, c.image_size, CHANNELS, c.width, c.patch_size
+    return t.call("projection", conv2d, pixels, *sizes, stride=c.patch_size, bias=True)
+
+
+def _neck(t: Tape, x: Operand, N: int, c: GotVision) -> Operand:
+    """`[N, g, g, d] -> [N, C, g, g]` (`GotOcr2VisionNeck`)."""
+    g, C = c.side, c.channels
+    x = t.call("conv1", conv2d, x, N, g, c.width, C, 1)
+    x = t.call("layer_norm1", layer_norm, x, N * g * g, C, channels_first=True)
+    x = t.call("conv2", conv2d, x, N, g, C, C, 3, padding=1)
+    return t.call("layer_norm2", layer_norm, x, N * g * g, C, channels_first=True)
+
+
+def _projector(t: Tape, x: Operand, N: int, c: GotVision) -> Operand:
+    """`[N, C, g, g] -> [N, (g / 4)^2, d_out]` (`GotOcr2MultiModalProjector`)."""
+    g, C, d = c.side, c.channels, c.out_width
+    x = t.call("conv_upsampler1", conv2d, x, N, g, C, 2 * C, 3, stride=2, padding=1)
+    x = t.call("conv_upsampler2", conv2d, x, N, g // 2, 2 * C, d, 3, stride=2, padding=1)
+    return t.call("multimodal_projector", linear_of_parts, x, x.n // d, d, d, N > 1)
+
+
+# --- a layer ---------------------------------------------------------------------------------
+
+
+def _layer(t: Tape, x: Operand, N: int, c: GotVision, *, is_global: bool) -> Operand:
+    """`y = x + attention(norm(x))`, `y + mlp(norm(y))` (`GotOcr2VisionLayer`)."""
+    g, d, f, W = c.side, c.width, c.mlp_width, c.window
+    n, residual = N * g * g, x
+    x = t.call("layer_norm1", layer_norm, x, n, d, channels_first=True)
+    if is_global:
+        x, weights = t.call("attn", _attention, x, N, g, c)
+    else:
+        windows = ceil_div(g, W)
+        x = window_partition(t, x, N, g, windows, W, d)
+        x, weights = t.call("attn", _attention, x, N * windows**2, W, c)
+        x = window_unpartition(t, x, N, g, windows, W, d)
+    x = t.map("add", residual, x)
+    normed = t.call("layer_norm2", layer_norm, x, n, d, channels_first=True)
+    names = "lin1", "act", "lin2"
+    output = t.map("add", x, t.call("mlp", mlp, normed, names, n, (d, f, d), c.hidden_act))
+    t.hold(residual, normed, weights)
+    return output
+
+
+def _attention(t: Tape, x: Operand, N: int, g: int, c: GotVision) -> tuple[Operand, Operand]:
+    """`softmax(q k^T / sqrt(D) + q R_h + q R_w) v` of N views or windows, and its weights.
+
+    They have g x g tokens.
+    """
+    d, H, D, T = c.width, c.heads, c.width // c.heads, g * g
+    fused = t.call("qkv", linear, x, N * T, d, 3 * d, bias=c.qkv_bias)
+    # Heads go next to the batch: a copy if there are several of both.
+    qkv = t.move("clone", fused) if H > 1 and N > 1 else fused
+    q, k, v = (t.view(qkv, N * T * d) for _ in range(3))
+    weights = t.product("matmul", Gemm(N * H, T, T, D), t.map("mul", q), k)
+    terms = None
+    if c.has_relative_positions:
+        terms = _position_terms(t, q, N, g, c)
+        terms = t.move("clone", terms)
+        weights = t.map("add", weights, terms)
+    weights = t.cast(t.softmax(weights, N * H * T, T), t.dtype)
+    heads = t.product("matmul", Gemm(N * H, T, D, T), weights, v)
+    if H > 1:
+        heads = t.move("clone", heads)
+    output = t.call("proj", linear, heads, N * T, d, d, bias=True)
+    t.hold(fused, qkv, terms)
+    return output, weights
+
+
+def _position_terms(t: Tape, q: Operand, N: int, g: int, c: GotVision) -> Operand:
+    """`q R_h + q R_w`, query by query (`get_decomposed_rel_pos`)."""
+    H, D = c.heads, c.width // c.heads
+    Rh = _relative_positions(t, "rel_pos_h", g, D)
+    Rw = _relative_positions(t, "rel_pos_w", g, D)
+    product = Gemm(g, N * g * H, g, D)
+    rows = t.product("einsum", product, t.move("clone", q), Rh)
+    is_strided = H > 1 and not N > 1
+    columns = t.product("einsum", product, t.move("clone", q) if is_strided else q, Rw)
+    terms = t.map("add", rows, columns, n=N * H * g**4)
+    t.hold(Rh, Rw)
+    return terms
+
+
+def _relative_positions(t: Tape, name: str, g: int, D: int) -> Operand:
+    """`relative_rows` of a table that is resampled even to its own size (`get_rel_pos`)."""
+    n = (2 * g - 1) * D
+    table = t.weight(n, name)
+    work = Work(0, 4 * n, 0, table.nbytes, n * t.dtype.nbytes)  # 2 taps of 2 FLOPs
+    t.record("interpolation", "upsample_linear1d", Elements(n), t.dtype, t.dtype, work)
+    return relative_rows(t, t.empty(n, t.dtype), g, D)
+
+
+GOT_OCR2: Final = GotOcr2(__file__)

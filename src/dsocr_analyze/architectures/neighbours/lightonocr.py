@@ -1,0 +1,176 @@
+"""LightOnOCR: Pixtral, which masks attention between images, and Mistral 3's projector.
+
+Source: `PixtralVisionModel`, `Mistral3MultiModalProjector` and their parts of transformers 5.23.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dsocr_analyze.architectures.config_file import Config, ConfigKeys
+from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder
+from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
+from dsocr_analyze.architectures.neighbours.vision import (
+    CHANNELS,
+    LARGEST_PATCH,
+    ImageGrid,
+    VisionTransformer,
+    axial_tables,
+    masked_attention,
+    mlp,
+    patch_pixels,
+    transformer_sizes,
+)
+from dsocr_analyze.architectures.ocr_family.attention import rotated, swiglu
+from dsocr_analyze.dtypes import INT64
+from dsocr_analyze.kernels import Convolution
+from dsocr_analyze.tape import Operand, Tape
+from dsocr_analyze.tape.modules import ACTIVATIONS, convolution, linear, rms_norm
+
+
+@dataclass(frozen=True, slots=True)
+class PixtralVision(VisionTransformer):
+    """Dimensions of `PixtralVisionModel` and the projector after it.
+
+    Attributes:
+        projector_act: The projector's activation.
+        projector_bias: Whether its last two products have one.
+    """
+
+    projector_act: str
+    projector_bias: bool
+
+
+class LightOnOcr(Neighbour[PixtralVision]):
+    """LightOnOCR."""
+
+    returns_features = True
+
+    def read_decoder(self, config: Config) -> DenseDecoder:
+        """Reads a whole `config.json`; raises ConfigError."""
+        return DenseDecoder.from_config(
+            ConfigKeys(config).section("text_config"),
+            is_tied=ConfigKeys(config).boolean("tie_word_embeddings", True),
+            head_norms=True,
+        )
+
+    def read_vision(self, config: Config, out_width: int) -> PixtralVision:
+        """Reads a whole `config.json`; raises ConfigError."""
+        keys = ConfigKeys(config)
+        sizes = transformer_sizes(config, out_width, "num_hidden_layers", "num_attention_heads")
+        sizes["merge"] = keys.integer("spatial_merge_size", 2, most=LARGEST_PATCH)
+        head_dim = sizes["width"] // sizes["heads"]
+        keys.section("vision_config").integer("head_dim", head_dim, least=head_dim, most=head_dim)
+        return PixtralVision(
+            **sizes,
+            projector_act=keys.choice("projector_hidden_act", tuple(ACTIVATIONS), "gelu"),
+            projector_bias=keys.boolean("multimodal_projector_bias", False),
+        )
+
+    def encode(self, t: Tape, images: ImageGrid, c: PixtralVision) -> ImageFeatures:
+        """`[N, 3, height, width] -> [n / m^2, d_out]`."""
+        features = t.call("model.vision_tower", _vision_tower, images, c)
+        tokens = t.call("model.multi_modal_projector", _projector, features, images, c)
+        return ImageFeatures(tokens, kept=(features,))
+
+
+def _vision_tower(t: Tape, images: ImageGrid, c: PixtralVision) -> Operand:
+    """`PixtralVisionModel`."""
+    n, d, one = images.total, c.width, t.input(1, INT64)
+    shape = Convolution(images.count, images.patches, CHANNELS, d, c.taps)
+    patches = t.call("patch_conv", convolution, patch_pixels(t, images, c), shape)
+    for _ in range(2 * images.count):
+        t.map("floor_divide", one)
+    x = t.cat(patches)
+    x = t.call("ln_pre", rms_norm, x, n, d)
+    positions, *expanded = _positions(t, images)
+    cos, sin = t.call(
+        "patch_positional_embedding", axial_tables, positions, c.head_dim, is_shared=False
+    )
+    mask = _mask(t, images)
+    output = t.call("transformer", _transformer, x, mask, cos, sin, c)
+    t.hold(patches, *expanded)
+    return output
+
+
+def _positions(t: Tape, images: ImageGrid) -> tuple[Operand, ...]:
+    """Row and column of each patch, `[2, n]`, and the last image's rows and columns alone."""
+    n = images.patches
+    parts: list[Operand] = []
+    sides: tuple[Operand, ...] = ()
+    for _ in range(images.count):
+        rows = t.move("arange", n=images.height, dtype=INT64)
+        sides = rows, t.move("arange", n=images.width, dtype=INT64)
+        parts.append(t.move("stack", *(t.move("clone", each, n=n) for each in sides), n=2 * n))
+    return t.cat(*parts), *sides
+
+
+def _mask(t: Tape, images: ImageGrid) -> Operand:
+    """Zero within an image, the lowest number elsewhere (`generate_block_attention_mask`)."""
+    mask = t.move("full", n=images.total**2, dtype=t.dtype)
+    for _ in range(images.count):
+        zero = t.move("scalar_tensor", n=1, dtype=t.dtype)
+        t.move("copy", zero, n=images.patches**2, into=mask)
+    return mask
+
+
+def _transformer(
+    t: Tape, x: Operand, mask: Operand, cos: Operand, sin: Operand, c: PixtralVision
+) -> Operand:
+    """`PixtralTransformer`."""
+    for index in range(c.layers):
+        x = t.again(f"layers.{index}", _layer, x, mask, cos, sin, c)
+    return x
+
+
+def _layer(
+    t: Tape, x: Operand, mask: Operand, cos: Operand, sin: Operand, c: PixtralVision
+) -> Operand:
+    """`y = x + attention(norm(x))`, `y + mlp(norm(y))` (`PixtralAttentionLayer`)."""
+    n, d = x.n // c.width, c.width
+    residual = x
+    x = t.call("attention_norm", rms_norm, x, n, d)
+    x, weights = t.call("attention", _attention, x, mask, cos, sin, n, c)
+    residual = x = t.map("add", residual, x)
+    x = t.call("ffn_norm", rms_norm, x, n, d)
+    x = t.call("feed_forward", swiglu, x, n, d, c.mlp_width, c.hidden_act)
+    x = t.map("add", residual, x)
+    t.hold(weights)
+    return x
+
+
+def _attention(
+    t: Tape, x: Operand, mask: Operand, cos: Operand, sin: Operand, n: int, c: PixtralVision
+) -> tuple[Operand, Operand]:
+    """Attention over the patches of all images at once, and its weights (`PixtralAttention`)."""
+    d = c.width
+    q, k, v = (t.call(name, linear, x, n, d, d) for name in ("q_proj", "k_proj", "v_proj"))
+    q, k = rotated(t, q, cos, sin), rotated(t, k, cos, sin)
+    heads, weights = masked_attention(t, (q, k, v), mask, n, c.heads, c.head_dim)
+    return t.call("o_proj", linear, heads, n, d, d), weights
+
+
+def _projector(t: Tape, x: Operand, images: ImageGrid, c: PixtralVision) -> Operand:
+    """`Mistral3MultiModalProjector`."""
+    n, d, out = images.total, c.width, c.out_width
+    x = t.call("norm", rms_norm, x, n, d)
+    x = t.call("patch_merger", _patch_merger, x, images, c)
+    names = "linear_1", "act", "linear_2"
+    return mlp(t, x, names, n // c.unit, (d, out, out), c.projector_act, bias=c.projector_bias)
+
+
+def _patch_merger(t: Tape, x: Operand, images: ImageGrid, c: PixtralVision) -> Operand:
+    """Patches of a token side by side through one product (`Mistral3PatchMerger`)."""
+    d, one = c.width, t.input(1, INT64)
+    for _ in range(2 * images.count):
+        t.map("floor_divide", one)
+    for _ in range(images.count):
+        t.map("mul", one, one)
+    image = t.view(x, images.patches * d)
+    parts = [t.move("im2col", image) for _ in range(images.count)]
+    n = images.total // c.unit
+    return t.call("merging_layer", linear, t.cat(*parts), n, d * c.unit, d)
+
+
+LIGHTONOCR: Final = LightOnOcr(__file__)

@@ -1,0 +1,142 @@
+"""PaddleOCR-VL: a vision transformer with a learned and a rotary position, and a projector.
+
+Source: `PaddleOCRVisionModel`, `PaddleOCRProjector` and their parts of transformers 5.23.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dsocr_analyze.architectures.config_file import Config, ConfigKeys
+from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, Rotary
+from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
+from dsocr_analyze.architectures.neighbours.vision import (
+    CHANNELS,
+    ImageGrid,
+    VisionTransformer,
+    axial_tables,
+    mlp,
+    patch_pixels,
+    patch_positions,
+    resampled,
+    resampling,
+    rotary_attention,
+    sequence_ends,
+    transformer_sizes,
+)
+from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
+from dsocr_analyze.dtypes import INT64
+from dsocr_analyze.kernels import Convolution, Rows
+from dsocr_analyze.tape import Operand, Tape
+from dsocr_analyze.tape.modules import convolution, layer_norm
+
+
+@dataclass(frozen=True, slots=True)
+class PaddleVision(VisionTransformer):
+    """Dimensions of `PaddleOCRVisionModel`; `side` is that of its table of positions."""
+
+    side: int
+
+
+class PaddleOcrVl(Neighbour[PaddleVision]):
+    """PaddleOCR-VL."""
+
+    def read_decoder(self, config: Config) -> DenseDecoder:
+        """Reads a whole `config.json`; raises ConfigError."""
+        return DenseDecoder.from_config(
+            ConfigKeys(config).section("text_config"),
+            is_tied=ConfigKeys(config).boolean("tie_word_embeddings", True),
+            rotary=Rotary.SECTIONS,
+            mrope_section=(16, 24, 24),
+        )
+
+    def read_vision(self, config: Config, out_width: int) -> PaddleVision:
+        """Reads a whole `config.json`; raises ConfigError."""
+        keys = ConfigKeys(config).section("vision_config")
+        sizes = transformer_sizes(config, out_width, "num_hidden_layers", "num_attention_heads")
+        patch = sizes["patch_size"]
+        image = keys.integer("image_size", least=patch, most=LARGEST_IMAGE)
+        return PaddleVision(**sizes, side=image // patch)
+
+    def encode(self, t: Tape, images: ImageGrid, c: PaddleVision) -> ImageFeatures:
+        """`[n, 3 taps] -> [n / m^2, d_out]`."""
+        features = t.call("model.visual", _visual, images, c)
+        tokens = t.call("model.projector", _projector, features, images, c)
+        return ImageFeatures(tokens, kept=(features,))
+
+
+def _visual(t: Tape, images: ImageGrid, c: PaddleVision) -> Operand:
+    """`PaddleOCRVisionModel`."""
+    return t.call("vision_model", _vision_model, images, c)
+
+
+def _vision_model(t: Tape, images: ImageGrid, c: PaddleVision) -> Operand:
+    """`PaddleOCRVisionTransformer`."""
+    embedded = t.call("embeddings", _embeddings, images, c)
+    x = t.call("encoder", _encoder, embedded, images, c)
+    x = t.call("post_layernorm", layer_norm, x, images.total, c.width)
+    t.hold(embedded)
+    return x
+
+
+def _embeddings(t: Tape, images: ImageGrid, c: PaddleVision) -> Operand:
+    """Patches and a learned position of each (`PaddleOCRVisionEmbeddings`)."""
+    shape = Convolution(images.total, 1, CHANNELS, c.width, c.taps)
+    pixels = patch_pixels(t, images, c)
+    x = t.call("patch_embedding", convolution, pixels, shape, bias=True)
+    indices, weights = resampling(t, images, has_corners=False)
+    learned = resampled(t, "position_embedding", indices, weights, c.side, c.width)
+    return t.map("add", x, t.cast(learned, t.dtype))
+
+
+def _encoder(t: Tape, x: Operand, images: ImageGrid, c: PaddleVision) -> Operand:
+    """`PaddleOCRVisionEncoder`."""
+    positions = patch_positions(t, images)
+    ends = sequence_ends(t, images)
+    cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
+    for index in range(c.layers):
+        x = t.again(f"layers.{index}", _layer, x, cos, sin, images, c)
+    t.hold(ends)
+    return x
+
+
+def _layer(
+    t: Tape, x: Operand, cos: Operand, sin: Operand, images: ImageGrid, c: PaddleVision
+) -> Operand:
+    """`y = x + attention(norm(x))`, `y + mlp(norm(y))` (`PaddleOCRVisionEncoderLayer`)."""
+    n, d, f = images.total, c.width, c.mlp_width
+    residual = x
+    x = t.call("layer_norm1", layer_norm, x, n, d)
+    names, kept = ("q_proj", "k_proj", "v_proj", "out_proj"), list[Operand]()
+    x = t.call(
+        "self_attn", rotary_attention, x, cos, sin, images.runs, c.heads, names=names, kept=kept
+    )
+    residual = x = t.map("add", residual, x)
+    x = t.call("layer_norm2", layer_norm, x, n, d)
+    x = t.call("mlp", mlp, x, ("fc1", "activation_fn", "fc2"), n, (d, f, d), c.hidden_act)
+    x = t.map("add", residual, x)
+    t.hold(*kept)
+    return x
+
+
+def _projector(t: Tape, x: Operand, images: ImageGrid, c: PaddleVision) -> Operand:
+    """Patches of a token side by side through an MLP (`PaddleOCRProjector`)."""
+    N, n, d = images.count, images.patches, c.width
+    t.rows("reduction", "prod", t.input(3 * N, INT64), Rows(N, 3), (N, INT64), flops=3 * N)
+    joined = d * c.unit
+    parts: list[Operand] = []
+    for _ in range(N):
+        one = t.input(1, INT64)
+        part = t.call("pre_norm", layer_norm, t.view(x, n * d), n, d)
+        for _ in range(2):
+            t.map("floor_divide", one)
+        for _ in range(2):
+            t.map("mul", one, one)
+        part = t.move("clone", part)
+        names, widths = ("linear_1", "act", "linear_2"), (joined, joined, c.out_width)
+        parts.append(mlp(t, part, names, n // c.unit, widths))
+    return t.cat(*parts)
+
+
+PADDLEOCR_VL: Final = PaddleOcrVl(__file__)

@@ -1,0 +1,369 @@
+"""Parts of vision transformers of transformers 5 on a tape: positions, rotary attention, patches.
+
+N images of h x w patches are packed into one sequence of n = N h w patches; attention runs image by
+image. d is the width, D of a head, m the patches per side of a visual token.
+
+Source: `vision_utils.py` and the vision models of Qwen2.5-VL, Qwen3-VL, GLM-OCR, PaddleOCR-VL and
+Pixtral in transformers 5.23; Dehghani et al. 2023 (packing); Heo et al. 2024 (rotary positions in
+two dimensions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
+from dsocr_analyze.architectures.ocr_family.attention import rotated
+from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
+from dsocr_analyze.kernels import Convolution, Gemm, Rows
+from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.tape.modules import ACTIVATIONS, convolution, embedding, linear, rms_norm
+
+INT32: Final = Dtype("int32", 4)
+CHANNELS: Final = 3
+LARGEST_PATCH: Final = 1024
+"""Most pixels per side of a patch, and most patches per side of a visual token."""
+
+Runs: TypeAlias = tuple[tuple[int, int], ...]
+"""Sequences of patches in order: how many of one length follow each other, and the length."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageGrid:
+    """N equal images, in patches."""
+
+    count: int
+    height: int
+    width: int
+
+    @property
+    def patches(self) -> int:
+        """Of one image."""
+        return self.height * self.width
+
+    @property
+    def total(self) -> int:
+        """Patches of all images."""
+        return self.count * self.patches
+
+    @property
+    def runs(self) -> Runs:
+        """One sequence per image."""
+        return ((self.count, self.patches),)
+
+
+@dataclass(frozen=True, slots=True)
+class VisionTransformer:
+    """Dimensions that vision transformers have in common, `vision_config`.
+
+    Attributes:
+        patch_size: Pixels per side.
+        frames: Of a patch; an image is repeated for them.
+        merge: Patches per side of a visual token.
+        out_width: Features of a visual token, the decoder's.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    mlp_width: int
+    hidden_act: str
+    patch_size: int
+    frames: int
+    merge: int
+    out_width: int
+
+    @property
+    def head_dim(self) -> int:
+        """Features per head."""
+        return self.width // self.heads
+
+    @property
+    def taps(self) -> int:
+        """Pixels of a patch in all frames."""
+        return self.frames * self.patch_size**2
+
+    @property
+    def unit(self) -> int:
+        """Patches of a visual token."""
+        return self.merge**2
+
+
+def transformer_sizes(
+    config: Config, out_width: int, layers: str = "depth", heads: str = "num_heads"
+) -> dict[str, Any]:
+    """Fields of `VisionTransformer` from a whole `config.json`; raises ConfigError.
+
+    Args:
+        config: The file.
+        out_width: The decoder's `hidden_size`.
+        layers: Name of the key with the number of layers.
+        heads: Name of the key with the number of heads.
+    """
+    keys = ConfigKeys(config).section("vision_config")
+    width, number = keys.integer("hidden_size", most=LARGEST_WIDTH), keys.integer(heads)
+    keys.check(
+        width % (4 * number) == 0,
+        heads,
+        f"a number of heads for {width} features ('hidden_size') of which each has a multiple of 4",
+    )
+    given = keys.integer("out_hidden_size", out_width)
+    keys.check(given == out_width, "out_hidden_size", f"{out_width}, the decoder's 'hidden_size'")
+    return {
+        "layers": keys.integer(layers, most=MOST_LAYERS),
+        "width": width,
+        "heads": number,
+        "mlp_width": keys.integer("intermediate_size", most=LARGEST_WIDTH),
+        "hidden_act": keys.choice("hidden_act", tuple(ACTIVATIONS)),
+        "patch_size": keys.integer("patch_size", most=LARGEST_PATCH),
+        "frames": keys.integer("temporal_patch_size", 1, most=LARGEST_PATCH),
+        "merge": keys.integer("spatial_merge_size", 1, most=LARGEST_PATCH),
+        "out_width": out_width,
+    }
+
+
+# --- patches and products --------------------------------------------------------------------
+
+
+def patch_pixels(t: Tape, grid: ImageGrid, c: VisionTransformer) -> Operand:
+    """Pixels `[n, 3 taps]`."""
+    return t.input(grid.total * CHANNELS * c.taps, t.dtype)
+
+
+def patch_embed(
+    t: Tape, pixels: Operand, n: int, c: VisionTransformer, *, bias: bool = True
+) -> Operand:
+    """`[n, 3 taps] -> [n, d]` by a `Conv3d` (`Qwen3VLVisionPatchEmbed`)."""
+    shape = Convolution(n, 1, CHANNELS, c.width, c.taps)
+    return t.call("proj", convolution, pixels, shape, bias=bias, operator="conv3d")
+
+
+def mlp(
+    t: Tape,
+    x: Operand,
+    names: tuple[str, str, str],
+    n: Size,
+    widths: tuple[int, int, int],
+    act: str = "gelu",
+    *,
+    bias: bool = True,
+) -> Operand:
+    """`W_2 act(W_1 x)` through features of `widths`; `names` of first, activation and second."""
+    first, activation, second = names
+    d, f, out = widths
+    x = t.call(first, linear, x, n, d, f, bias=bias)
+    x = t.call(activation, ACTIVATIONS[act], x)
+    return t.call(second, linear, x, n, f, out, bias=bias)
+
+
+# --- positions -------------------------------------------------------------------------------
+
+
+def patch_positions(t: Tape, grid: ImageGrid) -> Operand:
+    """Row and column of each patch, `[2, n]` (`get_vision_position_ids`)."""
+    parts: list[Operand] = []
+    for _ in range(grid.count):
+        rows = t.move("arange", n=grid.height, dtype=INT64)
+        columns = t.move("arange", n=grid.width, dtype=INT64)
+        rows = t.move("clone", rows, n=grid.patches)
+        columns = t.move("clone", columns, n=grid.patches)
+        parts.append(t.move("repeat", t.move("stack", rows, columns, n=2 * grid.patches)))
+        t.hold(rows, columns)
+    return t.cat(*parts)
+
+
+def sequence_ends(t: Tape, grid: ImageGrid) -> Operand:
+    """Where each image ends in the sequence, `[N + 1]` (`get_vision_cu_seqlens`)."""
+    N, sides = grid.count, t.input(grid.count, INT64)
+    lengths = t.map("mul", sides, sides)
+    index = t.move("repeat_interleave", t.input(N, INT64))
+    lengths = t.move("index_select", lengths, index)
+    ends, *_ = t.rows("reduction", "cumsum", lengths, Rows(N, 1), (N, INT32), flops=N)
+    return t.move("constant_pad_nd", ends, n=N + 1)
+
+
+def resampling(t: Tape, grid: ImageGrid, *, has_corners: bool) -> tuple[Operand, Operand]:
+    """Four places of a learned table for each patch and their weights, `[n, 4]` each.
+
+    Args:
+        t: The tape.
+        grid: The images.
+        has_corners: Whether corner patches take the table's corners, or patches' centers count.
+
+    Source: `get_vision_interpolation_indices_and_weights`.
+    """
+    N, n = grid.count, grid.total
+    sides = t.input(N, INT64)
+    counts = t.map("mul", t.map("mul", sides, sides), sides)
+    heights, widths = (_per_patch(t, sides, n) for _ in range(2))
+    ends, *_ = t.rows("reduction", "cumsum", counts, Rows(N, 1), (N, INT64), flops=N)
+    starts = _per_patch(t, t.move("constant_pad_nd", t.view(ends, N - 1), n=N), n)
+    del ends
+    t.reduce("sum", counts, 1, N)
+    within = t.map("sub", t.move("arange", n=n, dtype=INT64), starts)
+    within = t.map("remainder", within, t.map("mul", heights, widths))
+    blocks = t.map("floor_divide", widths)
+    in_column = t.map("remainder", within)
+    in_row = t.map("remainder", t.map("floor_divide", within))
+    block_column = t.map("remainder", t.map("floor_divide", within), blocks)
+    block_row = t.map("floor_divide", within, t.map("mul", blocks))
+    row = t.map("add", t.map("mul", block_row), in_row)
+    column = t.map("add", t.map("mul", block_column), in_column)
+    row_taps, row_weights = _taps(t, row, heights, n, has_corners=has_corners)
+    column_taps, column_weights = _taps(t, column, widths, n, has_corners=has_corners)
+    indices = t.map("add", t.map("mul", row_taps), column_taps, n=4 * n)
+    weights = t.map("mul", row_weights, column_weights, n=4 * n)
+    t.hold(counts, starts, in_column, in_row, block_column, block_row, within, blocks)
+    return indices, weights
+
+
+def _per_patch(t: Tape, x: Operand, n: int) -> Operand:
+    """A value of each image for each of its patches."""
+    index = t.move("repeat_interleave", x, n=n)
+    return t.move("index_select", index, t.view(index, n))
+
+
+def _taps(
+    t: Tape, index: Operand, length: Operand, n: int, *, has_corners: bool
+) -> tuple[Operand, Operand]:
+    """Two places of the table on either side of each patch, and their weights."""
+    index = t.cast(index, FLOAT32)
+    if has_corners:
+        place = t.map("div", t.map("mul", index), t.map("clamp", t.map("sub", length)))
+    else:
+        place = t.map("sub", t.map("div", t.map("mul", t.map("add", index)), length))
+    floor = t.map("floor", place)
+    offsets = t.move("arange", n=2, dtype=INT64)
+    taps = t.map("add", t.cast(floor, INT64), offsets, n=2 * n)
+    clamped = t.map("clamp", taps)
+    distance = t.map("abs", t.map("sub", t.map("sub", place, floor), offsets, n=2 * n))
+    weights = t.map("clamp", t.map("rsub", distance))
+    t.hold(index, taps, distance, offsets, floor, place)
+    return clamped, weights
+
+
+def resampled(t: Tape, name: str, indices: Operand, weights: Operand, side: int, d: int) -> Operand:
+    """The weighted sum of four rows of a table `[side, side, d]` for each patch, in fp32."""
+    n = indices.n // 4 * d
+    rows = t.call(name, embedding, indices, side * side, d)
+    rows = t.map("mul", rows, weights, output=FLOAT32)
+    return t.rows("reduction", "sum", rows, Rows(n, 4), (n, FLOAT32), flops=rows.n)[0]
+
+
+def axial_tables(
+    t: Tape, positions: Operand, D: int, *, is_shared: bool = True
+) -> tuple[Operand, Operand]:
+    """Cosines and sines `[n, D]`: half of a head's angles by row, half by column.
+
+    Rows and columns share frequencies, and tables are fp32 (`GlmOcrVisionRotaryEmbedding` and its
+    likes), or each has its own (`PixtralVisionRotaryEmbedding`).
+    """
+    frequencies = D // 4 if is_shared else D // 2
+    placed = t.move("_to_copy", positions, dtype=FLOAT32)
+    angles = t.map("mul", placed, t.input(frequencies, FLOAT32), n=positions.n * frequencies)
+    del placed
+    cos, sin = (t.map("mul", t.map(operator, angles)) for operator in ("cos", "sin"))
+    quarter = positions.n // 2 * (D // 4)
+    cos = _both_halves(t, cos, quarter)
+    sin = _both_halves(t, sin, quarter)
+    dtype = FLOAT32 if is_shared else t.dtype
+    tables = t.cast(cos, dtype), t.cast(sin, dtype)
+    t.hold(angles, cos, sin)
+    return tables
+
+
+def _both_halves(t: Tape, table: Operand, n: int) -> Operand:
+    """n angles by row and as many by column, side by side and twice."""
+    part = t.view(table, n)
+    joined = t.cat(part, part)
+    return t.cat(joined, joined)
+
+
+# --- attention -------------------------------------------------------------------------------
+
+
+def rotary_attention(
+    t: Tape,
+    x: Operand,
+    cos: Operand,
+    sin: Operand,
+    runs: Runs,
+    H: int,
+    *,
+    bias: bool = True,
+    head_norms: bool = False,
+    names: tuple[str, ...] = ("qkv", "proj"),
+    kept: list[Operand] | None = None,
+) -> Operand:
+    """`softmax(q k^T / sqrt(D)) v` within each of several sequences, after rotation in fp32.
+
+    Args:
+        t: The tape.
+        x: `[n, d]`.
+        cos: `[n, D]`.
+        sin: `[n, D]`.
+        runs: The sequences.
+        H: Heads.
+        bias: Of the products.
+        head_norms: Whether queries and keys are normed per head.
+        names: Of the products: a joint one or three, and the last.
+        kept: Takes the weights, if they outlive the call.
+    """
+    n = sum(count * length for count, length in runs)
+    d = x.n // n
+    D = d // H
+    *inputs, output = names
+    parts = [t.call(name, linear, x, n, d, 3 * d // len(inputs), bias=bias) for name in inputs]
+    q, k, v = parts if len(parts) == 3 else (t.view(parts[0], n * d) for _ in range(3))
+    if head_norms:
+        q = t.call("q_norm", rms_norm, q, n * H, D)
+        k = t.call("k_norm", rms_norm, k, n * H, D)
+    parts = [v]
+    q, k = _turned(t, q, k, cos, sin)
+    total = sum(count for count, _ in runs)
+    ends = t.input(total + 1, INT32)
+    lengths = t.map("sub", t.view(ends, total), t.view(ends, total))
+    heads: list[Operand] = []
+    for count, length in runs:
+        for skipped in t.turns(count):
+            if skipped:
+                heads.append(t.empty(skipped * length * d, t.dtype))
+            own = [t.view(each, length * d) for each in (q, k, v)]
+            attended, weights = masked_attention(t, own, None, length, H, D)
+            heads.append(attended)
+            if kept is not None:
+                kept += [weights, t.empty(skipped * weights.n, t.dtype)]
+            del attended, weights
+    joined = t.cat(*heads)
+    out = t.call(output, linear, joined, n, d, d, bias=bias)
+    t.hold(q, k, v, lengths, *heads)
+    return out
+
+
+def _turned(t: Tape, q: Operand, k: Operand, cos: Operand, sin: Operand) -> tuple[Operand, Operand]:
+    """Queries and keys after rotation in fp32 (`apply_rotary_pos_emb_vision`)."""
+    wide_q, wide_k = t.cast(q, FLOAT32), t.cast(k, FLOAT32)
+    q_embed = rotated(t, wide_q, cos, sin)
+    k_embed = rotated(t, wide_k, cos, sin)
+    q_embed = t.cast(q_embed, t.dtype)
+    k_embed = t.cast(k_embed, t.dtype)
+    t.hold(wide_q, wide_k)
+    return q_embed, k_embed
+
+
+def masked_attention(
+    t: Tape, qkv: Sequence[Operand], mask: Operand | None, T: int, H: int, D: int
+) -> tuple[Operand, Operand]:
+    """`softmax(q k^T / sqrt(D) + mask) v`, `[T, H, D]`, and its weights.
+
+    Source: `eager_attention_forward`.
+    """
+    q, k, v = qkv
+    weights = t.map("mul", t.product("matmul", Gemm(H, T, T, D), q, k))
+    if mask:
+        weights = t.map("add", weights, mask)
+    weights = t.cast(t.softmax(weights, H * T, T), t.dtype)
+    heads = t.product("matmul", Gemm(H, T, D, T), weights, v)
+    return t.move("clone", heads) if H > 1 and T > 1 else heads, weights
