@@ -76,12 +76,12 @@ class PageRule(ABC):
     """How a model sees a page: in a grid, which follows from its sides.
 
     A grid has a code, so that many pages are counted by their distinct grids.
-
-    Attributes:
-        most: Most views of a page besides that of the whole.
     """
 
-    most: int
+    @property
+    def most_views(self) -> int:
+        """Most views of a page besides that of the whole."""
+        return 0
 
     @property
     @abstractmethod
@@ -162,6 +162,11 @@ class CropRule(PageRule):
             if distance < least_distance or (distance == least_distance and later_wins):
                 nearest, least_distance = (columns, rows), distance
         return nearest
+
+    @property
+    def most_views(self) -> int:
+        """Most views of a page besides that of the whole."""
+        return self.most
 
     @property
     def count(self) -> int:

@@ -147,6 +147,7 @@ class Tape:
 
     Attributes:
         path: Of the running module.
+        is_served: Whether attention and RMS norms are single kernels, as serving engines have them.
         kernels: One record per operator, with the number of equal calls.
         calls: Path and stage of module calls, with the number of equal ones.
         weights: Path, name and elements of parameters, as often as they are used.
@@ -166,6 +167,7 @@ class Tape:
         spans: Spans | None = None,
     ) -> None:
         self.dtype, self.stage, self.path = dtype, stage, ""
+        self.is_served = False
         self.kernels: list[Kernel] = []
         self.calls: list[tuple[str, str, Size]] = []
         self.weights: list[tuple[str, str, Size]] = []
@@ -216,6 +218,7 @@ class Tape:
                 self.dtype, stage=stage, records=bool(now), weights=self._has_weights,
                 spans=self._spans,
             )  # fmt: skip
+            t.is_served = self.is_served
             description = described(t.call(path, forward, *inputs, **options))
             t.check_nothing_is_left()
             t.path, t.kernels = path, [*merged(t.kernels)]  # fewer to copy

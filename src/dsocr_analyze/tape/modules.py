@@ -68,11 +68,20 @@ def fused_attention(t: Tape, operator: str, shape: Attention, *inputs: Operand) 
     return Operand(n, dtype, tape=t)
 
 
+def fused_rms_norm(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
+    """`rms_norm` in one kernel, as `RMSNorm` of serving engines (`vllm/model_executor/layers`)."""
+    work = Work(0, 4 * x.n, 0, x.nbytes + t.weight(d).nbytes, x.nbytes)
+    t.record("normalization", "fused_rms_norm", Rows(rows, d), x.dtype, x.dtype, work)
+    return t.empty(x.n, x.dtype)
+
+
 def rms_norm(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
     """`x / sqrt(mean(x^2) + eps) w` in fp32, by single operators.
 
     Source: Zhang and Sennrich 2019, eq. 4; `DeepseekV2RMSNorm` (`modeling_deepseekv2.py`).
     """
+    if t.is_served:
+        return fused_rms_norm(t, x, rows, d)
     wide = t.cast(x, FLOAT32)
     variance = t.reduce("mean", t.map("pow", wide), rows, d)
     wide = t.map("mul", wide, t.map("rsqrt", t.map("add", variance)))

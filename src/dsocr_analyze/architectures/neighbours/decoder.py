@@ -22,15 +22,15 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     scores_of_later_tokens,
     swiglu,
 )
-from dsocr_analyze.architectures.ocr_family.decoder import LayerCache
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     LARGEST_VOCABULARY,
     multi_head_attention,
 )
+from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
-from dsocr_analyze.kernels import Gemm
+from dsocr_analyze.kernels import Attention, Gemm
 from dsocr_analyze.tape import Operand, Size, Tape
-from dsocr_analyze.tape.modules import ACTIVATIONS, linear, rms_norm
+from dsocr_analyze.tape.modules import ACTIVATIONS, fused_attention, linear, rms_norm
 
 _FULL: Final = "full_attention"
 """The only one of `layer_types` that is modelled."""
@@ -89,8 +89,10 @@ class DenseDecoder:
     rope_scaling: ClassVar[None] = None
     use_mla: ClassVar[bool] = False
     n_routed_experts: ClassVar[None] = None
+    num_experts_per_tok: ClassVar[int] = 0
     moe_layers: ClassVar[int] = 0
     expert_params: ClassVar[int] = 0
+    has_output_bias: ClassVar[bool] = False
 
     @classmethod
     def from_config(
@@ -174,7 +176,7 @@ def decoder(
     positions = None
     if c.axes == 1 or not p.past:  # a step's positions in three axes come from the whole model
         positions = _range(t, p.T)
-    mask = _mask(t, p)
+    mask = None if p.flash else _mask(t, p)
     cos, sin = t.call("rotary_emb", _rotary_tables, p, c)
     hidden = layer_outputs = embeds
     cache: list[LayerCache] = []
@@ -260,7 +262,7 @@ def _joined(t: Tape, table: Operand, n: Size, c: DenseDecoder) -> Operand:
 
 
 def _layer(
-    t: Tape, x: Operand, mask: Operand, cos: Operand, sin: Operand, p: Pass, c: DenseDecoder
+    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, p: Pass, c: DenseDecoder
 ) -> tuple[Operand, Operand, Operand]:
     """`Qwen2DecoderLayer`: features `[B, T, d]`, keys and values."""
     n, d = p.tokens, c.hidden_size
@@ -292,8 +294,8 @@ def _joint_swiglu(t: Tape, x: Operand, n: Size, c: DenseDecoder) -> Operand:
 
 
 def _attention(
-    t: Tape, x: Operand, mask: Operand, cos: Operand, sin: Operand, p: Pass, c: DenseDecoder
-) -> tuple[Operand, Operand, Operand, Operand]:
+    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, p: Pass, c: DenseDecoder
+) -> tuple[Operand, Operand, Operand, Operand | None]:
     """`Qwen2Attention` with `eager_attention_forward`: `[B, T, d]`, keys, values and weights."""
     B, T, K, n, H, kv, D = p.B, p.T, p.keys, p.tokens, c.heads, c.kv_heads, c.head_dim
     q = _projected(t, "q", x, H, p, c)
@@ -304,6 +306,9 @@ def _attention(
     else:
         q, k = rotated(t, q, cos, sin), rotated(t, k, cos, sin)
     k, v = cached(t, k, v, p, kv * D, kv * D)
+    if mask is None:  # in a serving engine, of which only memory is asked
+        heads = fused_attention(t, "flash_attention", Attention(B, H, kv, T, K, D, D), q, k, v)
+        return t.call("o_proj", linear, heads, n, H * D, c.hidden_size), k, v, None
     keys, values = k, v
     if kv != H:
         keys, values = (t.move("clone", each, n=B * K * (H * D)) for each in (k, v))

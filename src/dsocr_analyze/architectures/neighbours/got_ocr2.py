@@ -5,12 +5,15 @@ Source: `GotOcr2VisionEncoder`, `GotOcr2MultiModalProjector` and their parts of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
+from dsocr_analyze.architectures.neighbours.processed_pages import ProcessedTensor
+from dsocr_analyze.architectures.neighbours.resizing import FixedView, ResizeRule
 from dsocr_analyze.architectures.neighbours.vision import CHANNELS, LARGEST_PATCH, ImageGrid, mlp
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.architectures.ocr_family.vision import (
@@ -22,6 +25,7 @@ from dsocr_analyze.architectures.ocr_family.vision import (
 from dsocr_analyze.kernels import Elements, Gemm, Work
 from dsocr_analyze.tape import Operand, Tape, ceil_div
 from dsocr_analyze.tape.modules import ACTIVATIONS, conv2d, layer_norm, linear
+from dsocr_analyze.workload import PageWorkload
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,17 @@ class GotOcr2(Neighbour[GotVision]):
             has_relative_positions=keys.boolean("use_rel_pos"),
             out_width=out_width,
         )
+
+    def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
+        """A page in one square view."""
+        side = self.dimensions.vision.image_size
+        return {"pixel_values": ProcessedTensor((1, CHANNELS, side, side))}
+
+    @property
+    def page_rule(self) -> ResizeRule:
+        """Every page becomes a view of the encoder's size."""
+        vision = self.dimensions.vision
+        return FixedView(factor=vision.merge * vision.patch_size, side=vision.image_size)
 
     def encode(self, t: Tape, images: ImageGrid, c: GotVision) -> ImageFeatures:
         """`[N, 3, R, R] -> [N, (g / 4)^2, d_out]`."""

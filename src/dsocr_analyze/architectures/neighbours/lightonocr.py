@@ -5,12 +5,14 @@ Source: `PixtralVisionModel`, `Mistral3MultiModalProjector` and their parts of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from dsocr_analyze.architectures.config_file import Config, ConfigKeys
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
+from dsocr_analyze.architectures.neighbours.processed_pages import ProcessedTensor
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
     LARGEST_PATCH,
@@ -21,12 +23,14 @@ from dsocr_analyze.architectures.neighbours.vision import (
     mlp,
     patch_pixels,
     transformer_sizes,
+    whole_attention,
 )
 from dsocr_analyze.architectures.ocr_family.attention import rotated, swiglu
 from dsocr_analyze.dtypes import INT64
 from dsocr_analyze.kernels import Convolution
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, convolution, linear, rms_norm
+from dsocr_analyze.workload import PageWorkload
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,14 @@ class LightOnOcr(Neighbour[PixtralVision]):
             projector_bias=keys.boolean("multimodal_projector_bias", False),
         )
 
+    def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
+        """A page in one view, and its sides."""
+        width, height = workload.global_view.sides
+        return {
+            "pixel_values": ProcessedTensor((1, CHANNELS, height, width)),
+            "image_sizes": ProcessedTensor((1, 2), INT64, (height, width)),
+        }
+
     def encode(self, t: Tape, images: ImageGrid, c: PixtralVision) -> ImageFeatures:
         """`[N, 3, height, width] -> [n / m^2, d_out]`."""
         features = t.call("model.vision_tower", _vision_tower, images, c)
@@ -88,7 +100,7 @@ def _vision_tower(t: Tape, images: ImageGrid, c: PixtralVision) -> Operand:
     cos, sin = t.call(
         "patch_positional_embedding", axial_tables, positions, c.head_dim, is_shared=False
     )
-    mask = _mask(t, images)
+    mask = None if t.is_served else _mask(t, images)
     output = t.call("transformer", _transformer, x, mask, cos, sin, c)
     t.hold(patches, *expanded)
     return output
@@ -116,7 +128,7 @@ def _mask(t: Tape, images: ImageGrid) -> Operand:
 
 
 def _transformer(
-    t: Tape, x: Operand, mask: Operand, cos: Operand, sin: Operand, c: PixtralVision
+    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, c: PixtralVision
 ) -> Operand:
     """`PixtralTransformer`."""
     for index in range(c.layers):
@@ -125,7 +137,7 @@ def _transformer(
 
 
 def _layer(
-    t: Tape, x: Operand, mask: Operand, cos: Operand, sin: Operand, c: PixtralVision
+    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, c: PixtralVision
 ) -> Operand:
     """`y = x + attention(norm(x))`, `y + mlp(norm(y))` (`PixtralAttentionLayer`)."""
     n, d = x.n // c.width, c.width
@@ -141,13 +153,16 @@ def _layer(
 
 
 def _attention(
-    t: Tape, x: Operand, mask: Operand, cos: Operand, sin: Operand, n: int, c: PixtralVision
-) -> tuple[Operand, Operand]:
+    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, n: int, c: PixtralVision
+) -> tuple[Operand, Operand | None]:
     """Attention over the patches of all images at once, and its weights (`PixtralAttention`)."""
     d = c.width
     q, k, v = (t.call(name, linear, x, n, d, d) for name in ("q_proj", "k_proj", "v_proj"))
     q, k = rotated(t, q, cos, sin), rotated(t, k, cos, sin)
-    heads, weights = masked_attention(t, (q, k, v), mask, n, c.heads, c.head_dim)
+    if t.is_served:
+        heads, weights = whole_attention(t, (q, k, v), 1, n, c.heads, c.head_dim), None
+    else:
+        heads, weights = masked_attention(t, (q, k, v), mask, n, c.heads, c.head_dim)
     return t.call("o_proj", linear, heads, n, d, d), weights
 
 

@@ -7,24 +7,35 @@ its encoder returns and all positions until it ends.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from dsocr_analyze.architectures.config_file import Config
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.architectures.config_file import Config, ConfigKeys, KeyTable
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, decoder, lm_head
-from dsocr_analyze.architectures.neighbours.vision import ImageGrid
+from dsocr_analyze.architectures.neighbours.processed_pages import (
+    ProcessedPages,
+    ProcessedTensor,
+    in_patches,
+)
+from dsocr_analyze.architectures.neighbours.resizing import RULES, ResizeRule
+from dsocr_analyze.architectures.neighbours.vision import CHANNELS, ImageGrid
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.decoder import LayerCache
+from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
+from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache, OcrModel
 from dsocr_analyze.architectures.ocr_family.passes import DECODE
-from dsocr_analyze.architectures.stages import StageScope
+from dsocr_analyze.architectures.stages import PREFILL_STAGE, StageScope
 from dsocr_analyze.dtypes import BOOL, INT64
+from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import Rows
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import embedding
 from dsocr_analyze.toml_table import read_toml
+from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 # --- what a neighbour is ---------------------------------------------------------------------
 
@@ -76,21 +87,17 @@ class ImageFeatures:
     kept: tuple[Operand, ...] = ()
 
 
-class Neighbour(ABC, Generic[VisionT]):
+class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
     """A neighbour of DeepSeek-OCR; its own class says what distinguishes it.
 
     Args:
         file: Python file of its class, beside which a TOML file of the same name has its data.
+        config: A `config.json` of the same network in other sizes.
 
     Attributes:
-        name: On the command line and in reports; `title` is for readers.
-        transformers_class: That builds it.
-        vendor_classes: Its names in `architectures`.
+        vendor_classes: Its names in `architectures`; the first is the one that builds it.
         model_types: Used if no class is named.
         source: Where the built-in config is from.
-        config: The built-in config.
-        stages: The vision stages, the prefill pass, a decode step.
-        begins: Names of vision stages by the path at which each begins.
         joins_images: Whether features are divided by image, and joined where they take their place.
         has_videos: Whether a prompt is searched for a video's tokens as well.
         returns_features: Whether the model returns the features that took their places.
@@ -99,23 +106,58 @@ class Neighbour(ABC, Generic[VisionT]):
     joins_images: ClassVar[bool] = True
     has_videos: ClassVar[bool] = False
     returns_features: ClassVar[bool] = False
+    config_table = KeyTable({}, set(), lambda _: {}, {}, "", {})
+    packs_pages = True
+    is_head_last = True
+    fuses_views = True
+    layers_path = "model.language_model"
+    least_transformers = "5.23"
 
-    def __init__(self, file: str) -> None:
-        path = Path(file)
+    def __init__(self, file: str, config: Config | None = None) -> None:
+        self._file, path = file, Path(file)
         data = read_toml(path.with_suffix(".toml"))
         self.name, self.title = path.stem.replace("_", "-"), data.text("title")
         self.vendor_classes = data.texts("vendor_classes")
-        self.transformers_class = data.text("transformers_class", self.vendor_classes[0])
+        self.model_class = data.text("transformers_class", self.vendor_classes[0])
         self.model_types, self.source = data.texts("model_types"), data.text("source")
-        self.config: Config = data.value("config", None, dict, "a table")
+        built_in: Config = data.value("config", None, dict, "a table")
+        self.config = built_in if config is None else config
+        self.is_built_in = self.config == built_in
         prefixes = data.texts("vision")
         self.stages = (
             StageScope("vision", prefixes, "vision"),
-            StageScope("prefill", ("model.language_model",), "prefill"),
+            StageScope(PREFILL_STAGE, (self.layers_path,), "prefill"),
             DECODE,
         )
-        self.begins: Mapping[str, str] = dict.fromkeys(prefixes, "vision")
+        self.begins = dict.fromkeys(prefixes, "vision")
+        self.text_tokens, self.usual_page = data.whole("text_tokens"), data.text("usual_page")
+        self._resizing = data.value("resizing", None, dict, "a table")
         data.done()
+        self.closed_forms = ClosedForms(self)
+
+    def of_config(self, config: Config) -> Architecture:
+        """The same network in the sizes of another `config.json`."""
+        return self if config == self.config else type(self)(self._file, config)
+
+    @cached_property
+    def dimensions(self) -> NeighbourDimensions[VisionT]:
+        """Those of its config; raises ConfigError."""
+        found: Any = self.forms.dimensions(self.config)
+        read: NeighbourDimensions[VisionT] = found
+        return read
+
+    @cached_property
+    def page_rule(self) -> ResizeRule:
+        """How its processor resizes pages; raises ConfigError if that depends on a wrong config."""
+        vision, (kind, sizes) = self.dimensions.vision, next(iter(self._resizing.items()))
+        return RULES[kind](factor=vision.patch_size * vision.merge, **sizes)
+
+    @property
+    def image_token(self) -> int:
+        """Id that stands for the image in a prompt."""
+        keys = ConfigKeys(self.config)
+        name = "image_token_id" if "image_token_id" in self.config else "image_token_index"
+        return keys.integer(name, least=0)
 
     def recognizes(self, config: Config) -> bool:
         """Whether a parsed `config.json` belongs to it."""
@@ -129,6 +171,19 @@ class Neighbour(ABC, Generic[VisionT]):
         text = self.read_decoder(config)
         return NeighbourDimensions(text, self.read_vision(config, text.hidden_size))
 
+    def notes_of(self, workload: PageWorkload) -> list[str]:
+        """Notes for a reader of a workload's figures, one line each."""
+        origin = [f"{self.title}'s config: {self.source}"] if self.is_built_in else []
+        return [*super().notes_of(workload), *origin]
+
+    def check_flash(self, dimensions: NeighbourDimensions[VisionT]) -> None:
+        """Raises ConfigError, since only eager attention is modelled."""
+        raise ConfigError(
+            f"flash_attention=True is not supported: {self.name} is modelled with eager attention"
+            " only, and serving engines with their own; give flash_attention=False",
+            arguments=["flash_attention"],
+        )
+
     @abstractmethod
     def read_decoder(self, config: Config) -> DenseDecoder:
         """Reads the decoder's dimensions from a whole `config.json`; raises ConfigError."""
@@ -140,6 +195,53 @@ class Neighbour(ABC, Generic[VisionT]):
     @abstractmethod
     def encode(self, t: Tape, images: ImageGrid, c: VisionT) -> ImageFeatures:
         """The vision stages in one call, on a tape without a path."""
+
+    # --- forwards
+
+    def images(self, page: PageWorkload | ViewBatch, count: int) -> ImageGrid:
+        """So many images as in a view."""
+        width, height = (page.global_view if isinstance(page, PageWorkload) else page).sides
+        patch = self.dimensions.vision.patch_size
+        return ImageGrid(count, height // patch, width // patch)
+
+    def whole_model(
+        self, t: Tape, c: NeighbourDimensions[VisionT], p: Pass, page: PageWorkload | None
+    ) -> list[LayerCache]:
+        """A prefill pass over prompts with a page, or a decode step without: the cache by layer."""
+        return whole_model(t, self, c, p, None if page is None else self.images(page, p.B))
+
+    def embedded_page(
+        self, t: Tape, c: NeighbourDimensions[VisionT], p: Pass, page: PageWorkload
+    ) -> tuple[Operand, Prompt]:
+        """Embeddings `[B, T, d]` with visual tokens, and what is kept of the pass."""
+        return embedded_prompt(t, self, c, p, self.images(page, p.B))
+
+    def decoder(
+        self, t: Tape, embeds: Operand, p: Pass, c: DenseDecoder
+    ) -> tuple[Operand, list[LayerCache]]:
+        """Embeddings `[B, T, d]` to normed features, and the cache by layer."""
+        return decoder(t, embeds, p, c)
+
+    def served_views(self, t: Tape, view: ViewBatch, c: NeighbourDimensions[VisionT]) -> None:
+        """The vision stages in one call, as a serving engine runs them."""
+        self.encode(t, self.images(view, view.count), c.vision)
+
+    # --- pages
+
+    def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
+        """What the processor makes of a page: by default, flat patches of all frames."""
+        vision: Any = self.dimensions.vision
+        return in_patches(workload, vision.patch_size, (CHANNELS * vision.taps,))
+
+    def page_with(self, sizes: tuple[int, ...]) -> PageWorkload:
+        """A page of so many columns and rows of tokens, with text, in a batch."""
+        columns, rows, text_tokens, batch = sizes
+        return self.in_grid((columns, rows), (1, 1), text_tokens, batch, 1)
+
+    def view_sizes(self, *sizes: Size) -> tuple[Size, ...]:
+        """The grid, the text tokens and the batch: all pages of a batch are encoded at once."""
+        _, _, _, columns, rows, text_tokens, batch = sizes
+        return columns, rows, text_tokens, batch
 
 
 # --- passes ----------------------------------------------------------------------------------

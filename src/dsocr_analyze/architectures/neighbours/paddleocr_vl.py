@@ -5,12 +5,14 @@ Source: `PaddleOCRVisionModel`, `PaddleOCRProjector` and their parts of transfor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from dsocr_analyze.architectures.config_file import Config, ConfigKeys
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, Rotary
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
+from dsocr_analyze.architectures.neighbours.processed_pages import ProcessedTensor, in_patches
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
     ImageGrid,
@@ -30,6 +32,7 @@ from dsocr_analyze.dtypes import INT64
 from dsocr_analyze.kernels import Convolution, Rows
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import convolution, layer_norm
+from dsocr_analyze.workload import PageWorkload
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,11 @@ class PaddleOcrVl(Neighbour[PaddleVision]):
         patch = sizes["patch_size"]
         image = keys.integer("image_size", least=patch, most=LARGEST_IMAGE)
         return PaddleVision(**sizes, side=image // patch)
+
+    def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
+        """A page in square patches."""
+        side = self.dimensions.vision.patch_size
+        return in_patches(workload, side, (CHANNELS, side, side))
 
     def encode(self, t: Tape, images: ImageGrid, c: PaddleVision) -> ImageFeatures:
         """`[n, 3 taps] -> [n / m^2, d_out]`."""

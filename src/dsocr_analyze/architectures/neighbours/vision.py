@@ -17,9 +17,16 @@ from typing import Any, Final, TypeAlias
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.attention import rotated
 from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
-from dsocr_analyze.kernels import Convolution, Gemm, Rows
+from dsocr_analyze.kernels import Attention, Convolution, Gemm, Rows
 from dsocr_analyze.tape import Operand, Size, Tape
-from dsocr_analyze.tape.modules import ACTIVATIONS, convolution, embedding, linear, rms_norm
+from dsocr_analyze.tape.modules import (
+    ACTIVATIONS,
+    convolution,
+    embedding,
+    fused_attention,
+    linear,
+    rms_norm,
+)
 
 INT32: Final = Dtype("int32", 4)
 CHANNELS: Final = 3
@@ -327,6 +334,10 @@ def rotary_attention(
     lengths = t.map("sub", t.view(ends, total), t.view(ends, total))
     heads: list[Operand] = []
     for count, length in runs:
+        if t.is_served:
+            own = [t.view(each, count * length * d) for each in (q, k, v)]
+            heads.append(whole_attention(t, own, count, length, H, D))
+            continue
         for skipped in t.turns(count):
             if skipped:
                 heads.append(t.empty(skipped * length * d, t.dtype))
@@ -351,6 +362,14 @@ def _turned(t: Tape, q: Operand, k: Operand, cos: Operand, sin: Operand) -> tupl
     k_embed = t.cast(k_embed, t.dtype)
     t.hold(wide_q, wide_k)
     return q_embed, k_embed
+
+
+def whole_attention(
+    t: Tape, qkv: Sequence[Operand], count: int, length: int, H: int, D: int
+) -> Operand:
+    """Attention within each of several sequences, in one kernel as serving engines launch it."""
+    shape = Attention(count, H, H, length, length, D, D)
+    return fused_attention(t, "flash_attention", shape, *qkv)
 
 
 def masked_attention(

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from dsocr_analyze.architectures.config_file import Config, KeyTable
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.stages import (
     DECODE_STAGE,
     PREFILL_STAGE,
@@ -39,6 +38,7 @@ class OcrModel(ABC):
         layers_path: Of the module that has the decoder's layers and its last norm.
         not_modelled: Operators that no forward has.
         packs_pages: Whether all pages of a batch pass the vision stages at once.
+        fuses_views: Whether vision stages have fused attention and norms in a serving engine.
         is_head_last: Whether the head runs for the last position of each prompt alone.
     """
 
@@ -49,10 +49,14 @@ class OcrModel(ABC):
     not_modelled: ClassVar[tuple[IncidentalOperators, ...]] = ()
     packs_pages: ClassVar[bool] = False
     is_head_last: ClassVar[bool] = False
+    fuses_views: ClassVar[bool] = False
 
     @abstractmethod
-    def read_dimensions(self, config: Config) -> ModelDimensions:
-        """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
+    def read_dimensions(self, config: Config) -> Any:
+        """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys.
+
+        They have what `ModelDimensions` has but the parts of a relative's encoder.
+        """
 
     def check_flash(self, dimensions: Any) -> None:  # noqa: B027  # most have it
         """Raises ConfigError if the model's code has no FlashAttention."""

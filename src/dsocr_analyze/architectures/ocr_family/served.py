@@ -10,6 +10,7 @@ Source: vLLM (`model_executor/layers`), whose classes are named below, and SGLan
 same names.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Final, cast
@@ -24,7 +25,7 @@ from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import Attention, Experts, Kernel, Rows, Work, merged
 from dsocr_analyze.tape import ArrayTape, Operand, Size, Tape, maximum
-from dsocr_analyze.tape.modules import embedding, fused_attention, linear
+from dsocr_analyze.tape.modules import embedding, fused_attention, fused_rms_norm, linear
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 FUSIONS: Final = {
@@ -80,7 +81,7 @@ class Served:
         self, view: ViewBatch, c: ModelDimensions, dtype: Dtype
     ) -> dict[str, tuple[Kernel, ...]]:
         """Kernels of one call on some views, by stage, without paths."""
-        t = Tape(dtype, self.model.begins)
+        t = self._tape(dtype, self.model.begins)
         self.model.served_views(t, view, c)
         launched: dict[str, list[Kernel]] = {}
         for kernel in t.kernels:
@@ -114,6 +115,13 @@ class Served:
         t = ArrayTape(dtype, stage=DECODE_STAGE)
         _fused(t, B, 1, K, c.decoder, cache_bits)
         return tuple(t.kernels)
+
+    def _tape(
+        self, dtype: Dtype, begins: Mapping[str, str] | None = None, *, records: bool = True
+    ) -> Tape:
+        t = Tape(dtype, begins, records=records)
+        t.is_served = self.model.fuses_views
+        return t
 
     # --- memory
 
@@ -158,7 +166,7 @@ class Served:
         self, c: ModelDimensions, page: PageWorkload, dtype: Dtype
     ) -> tuple[int, int]:
         """Bytes alive besides embeddings before the decoder: the most, and those left."""
-        t = Tape(dtype, records=False)
+        t = self._tape(dtype, records=False)
         p = Pass(page.batch_size, page.seq_len)
         embeds, seen = self.model.embedded_page(t, c, p, page)
         found = t.peak.nbytes - embeds.nbytes, t.alive - embeds.nbytes
@@ -198,13 +206,6 @@ def fused_add_rms_norm(t: Tape, x: Operand, n: Size, d: int) -> Operand:
     both = 2 * x.nbytes
     work = Work(0, 5 * x.n, 0, both + t.weight(d).nbytes, both)
     t.record("normalization", "fused_add_rms_norm", Rows(n, d), x.dtype, x.dtype, work)
-    return x
-
-
-def fused_rms_norm(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
-    """`RMSNorm` without a residual, `[rows, d]`."""
-    work = Work(0, 4 * x.n, 0, x.nbytes + t.weight(d).nbytes, x.nbytes)
-    t.record("normalization", "fused_rms_norm", Rows(rows, d), x.dtype, x.dtype, work)
     return x
 
 
