@@ -47,6 +47,7 @@ NEWEST_TESTS = (
     "tests/test_key_value_cache.py",
     "tests/test_passes.py",
     "tests/test_reference_networks.py",
+    "tests/test_resizing.py",
     "tests/test_tree.py",
 )
 LINT = (
