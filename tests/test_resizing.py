@@ -49,7 +49,7 @@ LONGEST_EDGES = (
         (QWEN3_VL, (30, 60), (6, 12)),  # 1 x 2 are too few: times 6.034, up
         (QWEN3_VL, (80, 16_000), (2, 500)),  # 2.5 to even
         (OLMOCR, (996, 1288), (36, 46)),  # 35.57 to the nearest
-        (OLMOCR, (30, 60), (2, 3)),  # 2.14 to even, 1.07
+        (OLMOCR, (30, 60), (2, 3)),  # 1 x 2 are too few: times 1.320, up
         (GLM_OCR, (10_000, 14_000), (66, 92)),  # over 5.391, down; half as many as without frames
         (GLM_OCR, (1, 200), (1, 200)),
         (PADDLEOCR_VL, (30, 60), (10, 20)),  # 1 x 2 are too few: times 9.051, up
