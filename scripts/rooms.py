@@ -53,6 +53,7 @@ ROOMS: Final = (
     ("pictures",),
     ("archive", "gate"),
     ("session",),
+    ("traced_forms",),
     ("analysis",),
     ("documents",),
     ("cli",),

@@ -540,7 +540,6 @@ def test_a_tree_has_its_stages(capsys):
     ("arguments", "message"),
     [
         ((*MODEL, "--engine", "analytic"), "small has no closed forms; it can only be traced"),
-        ((*MODEL, "--gpu", "a10"), "small has no closed forms; it can only be traced"),
         (("tree", *MODEL, "--stage", "x", "--no-trace"), "--stage"),
         (("--stages", "small.toml"), "name it: --model DIR or --hf-config FILE"),
         (("--hf-config", "small.json"), "--stages FILE"),

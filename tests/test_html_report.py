@@ -577,7 +577,7 @@ def test_without_a_gpu_the_measured_ones_have_curves_if_pages_are_read(
             if each.kinds and not each.extrapolated
         ]  # fmt: skip
     else:
-        assert "models that read pages" in one(page, "#time").text
+        assert "without --gpu" in one(page, "#time").text
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import datetime as dt
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -28,11 +28,13 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.workload import PageWorkload
 
 if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.archive.combinations import Names, Numbers, Pages, SweepRows, Switches
     from dsocr_analyze.report.comparison import ComparisonDocument
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.session import DeepSeekOCRSession
     from dsocr_analyze.timing import TimeEntry
+    from dsocr_analyze.timing.assumptions import OutputLengths
     from dsocr_analyze.timing.predict import TimeRequest
 
 Announce: TypeAlias = Callable[[str], None]
@@ -90,20 +92,24 @@ class Engine:
 
         Raises:
             DeviceError: A GPU lacks a data type, without `leave_out`.
-            ConfigError: The model has no forward on the tape.
+            ConfigError: The model has no forward on the tape, and cannot be traced instead.
         """
         if self.time is None:
             return ()
         from dsocr_analyze.timing.predict import predict
         from dsocr_analyze.timing.serving import TimedModel
 
-        page, architecture = self._page(asked), self.directory.architecture
-        dimensions, found = self.directory.dimensions(), []
+        jobs, found = self.time.jobs, []
+        if self.directory.described is not None:
+            from dsocr_analyze.traced_forms import of_described
+
+            jobs = [*map(of_described, jobs)]
+        architecture, dimensions, page = self.priced(asked, *(each.lengths for each in jobs))
         for device in self.time.profiles:
             model = TimedModel(
                 architecture, dimensions, dtype_named(asked.dtype), asked.flash_attention, device
             )
-            for job in self.time.jobs:
+            for job in jobs:
                 try:
                     found.append(predict(model, page, job, self.time.concurrency))
                 except DeviceError as error:
@@ -111,6 +117,24 @@ class Engine:
                         raise
                     leave_out(error)
         return tuple(found)
+
+    def priced(
+        self, asked: PageRequest, *lengths: Callable[[int], OutputLengths]
+    ) -> tuple[Architecture, Any, PageWorkload]:
+        """An architecture, its dimensions and a page to predict seconds or memory of.
+
+        A described model, which has no dimensions, is traced up to the longest of some output
+        lengths, by default the workload's; its prompts are pages without views.
+        """
+        workload = asked.workload
+        if isinstance(workload, PageWorkload):
+            return self.directory.architecture, self.directory.dimensions(), workload
+        from dsocr_analyze.traced_forms import traced_model
+
+        most = workload.max_new_tokens
+        most = max((each(most).longest for each in lengths), default=most)
+        on_meta = self if self.device == "meta" else replace(self, device="meta", _sessions={})
+        return traced_model(on_meta.session(asked), workload, most)
 
     def _page(self, asked: PageRequest) -> PageWorkload:
         if isinstance(asked.workload, PageWorkload):

@@ -284,7 +284,7 @@ class DeepSeekOCRSession:
                 if directory.is_reference:
                     raise
                 warnings.append(f"no analytic figures to compare the trace with: {error}")
-        traced = self._traced(workload, traces)
+        traced = self.traced(workload, traces)
         if analytic is not None:
             params = directory.dimensions().decoder.expert_params
             agreement = compare(
@@ -353,7 +353,8 @@ class DeepSeekOCRSession:
         figures, agreement = self.figures(planned, on_progress=on_progress)
         return build_report(figures, agreement, dt.datetime.now(dt.UTC))
 
-    def _traced(self, workload: AnyWorkload, traces: PassTraces) -> PageFigures:
+    def traced(self, workload: AnyWorkload, traces: PassTraces) -> PageFigures:
+        """The figures of traced passes, without warnings and notes."""
         architecture, decode = self.architecture, self.architecture.decode
         parameters, own_params, weights_bytes = self._counted
         stages = stage_figures(traces, architecture.stages, own_params)

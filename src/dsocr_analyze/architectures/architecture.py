@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsocr_analyze.architectures.config_file import Config, JsonValue
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions as ModelDimensions
-from dsocr_analyze.architectures.stages import StageScope, owner_among
+from dsocr_analyze.architectures.stages import PassForms, StageScope, owner_among
 from dsocr_analyze.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -224,6 +224,11 @@ class Architecture(ABC):
         if self.closed_forms is None:
             raise ConfigError(f"{self.title} has no closed forms; it can only be traced")
         return self.closed_forms
+
+    @property
+    def pass_forms(self) -> PassForms:
+        """What seconds and memory are predicted from; raises ConfigError without any."""
+        return self.forms
 
     @property
     def reference(self) -> Path:

@@ -288,7 +288,8 @@ def _curves(
     if request is not None and len(request.concurrency) >= len(_CURVE):
         return report.time, ""
     if not isinstance(asked.workload, PageWorkload):
-        return (), "Seconds are predicted only for models that read pages."
+        missing = "" if report.time else "No seconds are predicted without --gpu."
+        return report.time, missing
     try:
         engine.directory.dimensions()
     except ConfigError as error:

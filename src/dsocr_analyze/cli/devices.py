@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from dsocr_analyze.analysis import Engine
 from dsocr_analyze.analytic import ATTENTION_NAMES
 from dsocr_analyze.cli import exits, kept_files, options, page_options, printing, words
 from dsocr_analyze.dtypes import dtype_named
@@ -97,6 +98,8 @@ def fit(
     model: str | None = None,
     arch: str | None = None,
     config: Path | None = None,
+    stages: Path | None = None,
+    hf_config: Path | None = None,
     sliding_window: int | None = None,
     dtype: str = "bfloat16",
     use_flash_attn: int = 0,
@@ -117,13 +120,13 @@ def fit(
     for each in named:
         catalogue.check_features(each, element, flash_attention=flash_attention)
     directory = page_options.model_directory_from(
-        model, arch, config, sliding_window=sliding_window
+        model, arch, config, sliding_window=sliding_window, stages=stages, hf_config=hf_config
     )
-    architecture = directory.architecture
-    workload = page_options.page_request(context.params, directory).workload_of_page
-    dimensions = directory.dimensions()
-    words.print_config_findings(context, directory, by_closed_forms=True)
-    words.warn(context, architecture.warnings_of(workload))
+    is_known = directory.described is None
+    asked = page_options.page_request(context.params, directory)
+    architecture, dimensions, workload = Engine(directory).priced(asked)
+    words.print_config_findings(context, directory, by_closed_forms=is_known)
+    words.warn(context, architecture.warnings_of(asked.workload))
     gpus = named or [*catalogue.gpu_catalogue().values()]
     fits = [
         fitting.fit(
@@ -135,13 +138,24 @@ def fit(
     source = directory.source(architecture.name)
     document = documents.FitDocument(
         schema_version=SCHEMA_VERSION, command="fit", options=options.options_used(context),
-        model=source, workload=workload_document(workload), gpus=tuple(fits),
+        model=source, workload=workload_document(asked.workload), gpus=tuple(fits),
     )  # fmt: skip
+    engine, assumed = _means(is_known=is_known)
     line = opening_line([document.workload], [element.name], [ATTENTION_NAMES[flash_attention]])
     printing.emit(context, document, printing.Said(
-        f"Ran: {model_text(source)} by the analytic engine\n{line}",
+        f"Ran: {model_text(source)} by {engine}\n{line}",
         list(documents.fit_tables(document, [each.title for each in gpus])),
-        [printing.assumptions(f"{order}: {text}" for order, text in fitting.ASSUMPTIONS.items())],
+        [printing.assumptions(assumed)],
     ))  # fmt: skip
     if named and not all(each.fits for each in fits):
         raise typer.Exit(exits.NO)
+
+
+def _means(*, is_known: bool) -> tuple[str, list[str]]:
+    """What counted the memory of a model, known or described, and what is assumed of it."""
+    assumed = [f"{order}: {text}" for order, text in fitting.ASSUMPTIONS.items()]
+    if is_known:
+        return "the analytic engine", assumed
+    from dsocr_analyze.traced_forms import MEMORY_ASSUMPTION
+
+    return "traces on meta", [*assumed, MEMORY_ASSUMPTION]

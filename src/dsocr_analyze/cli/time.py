@@ -65,6 +65,8 @@ def time(
     model: str | None = None,
     arch: str | None = None,
     config: Path | None = None,
+    stages: Path | None = None,
+    hf_config: Path | None = None,
     sliding_window: int | None = None,
     dtype: str = "bfloat16",
     use_flash_attn: int = 0,
@@ -96,9 +98,12 @@ def time(
         whose = "a server's " if benchmarks else ""
         raise WorkloadError(f"--keep {keep} is for {whose}--from-benchmark FILE; leave it out")
     directory = page_options.model_directory_from(
-        model, arch, config, sliding_window=sliding_window
+        model, arch, config, sliding_window=sliding_window, stages=stages, hf_config=hf_config
     )
-    words.print_config_findings(context, directory, by_closed_forms=True)
+    is_known = directory.described is None
+    if benchmarks and not is_known:
+        raise WorkloadError(f"--from-benchmark is for known architectures, not --stages {stages}")
+    words.print_config_findings(context, directory, by_closed_forms=is_known)
     asked = page_options.page_request(context.params, directory)
     words.warn(context, directory.architecture.warnings_of(asked.workload))
     gpus = options.gpu_names(gpu, context.params["named_gpus"])

@@ -116,19 +116,20 @@ class GpuFit(BatchNeed, frozen=True, kw_only=True):
 
 def memory_need(
     architecture: Architecture,
-    dimensions: ModelDimensions,
+    dimensions: ModelDimensions | None,
     workload: PageWorkload,
     *,
     dtype: Dtype,
     flash_attention: bool,
     order: Order = "at once",
 ) -> MemoryNeed:
-    """The memory that a workload needs, by the closed forms."""
+    """The memory that a workload needs."""
     alone = replace(workload, batch_size=1)
     prefilling = workload if order == "at once" else alone
-    prefill = architecture.forms.prefill_bytes_alive(dimensions, prefilling, dtype, flash_attention)
-    decode = architecture.forms.decode_bytes_alive(dimensions, workload, dtype, flash_attention)
-    memory = architecture.forms.memory(dimensions, alone, dtype, flash_attention)
+    forms = architecture.pass_forms
+    prefill = forms.prefill_bytes_alive(dimensions, prefilling, dtype, flash_attention)
+    decode = forms.decode_bytes_alive(dimensions, workload, dtype, flash_attention)
+    memory = forms.memory(dimensions, alone, dtype, flash_attention)
     if order == "one at a time":
         decoding = (workload.batch_size - 1) * memory.kv_cache_bytes
         prefill = with_changes(prefill, cache_bytes=prefill.cache_bytes + decoding)
@@ -139,7 +140,7 @@ def memory_need(
 def fit(
     gpu: Gpu,
     architecture: Architecture,
-    dimensions: ModelDimensions,
+    dimensions: ModelDimensions | None,
     workload: PageWorkload,
     *,
     dtype: Dtype,

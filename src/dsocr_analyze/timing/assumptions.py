@@ -234,7 +234,12 @@ class Assumptions:
         return "eager" if self.host.is_eager else "serving"
 
     def sentences(
-        self, lengths: str, profiles: Iterable[Device] = (), prepare: float | None = None
+        self,
+        lengths: str,
+        profiles: Iterable[Device] = (),
+        prepare: float | None = None,
+        *,
+        has_sam: bool = True,
     ) -> list[str]:
         """What is assumed on some devices, without corrections.
 
@@ -265,17 +270,17 @@ class Assumptions:
             *hosts,
             f"{100 * self.reserved:g} % of {owner} memory is kept free",
             "experts are chosen independently and evenly",
-            *self._runtime_sentences(),
+            *self._runtime_sentences(f"; {_SAM}" if has_sam else ""),
         ]
 
-    def _runtime_sentences(self) -> list[str]:
+    def _runtime_sentences(self, of_sam: str) -> list[str]:
         if self.host.is_eager:
-            return [f"a batch runs until its longest page ends; no autocast; {_SAM}"]
+            return [f"a batch runs until its longest page ends; no autocast{of_sam}"]
         said = [
             "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"
             " prefill passes run between decode steps"
             + (" and also decode the running sequences" if self.host.mixes_prefill else "")
-            + f"; {_SAM}"
+            + of_sam
         ]
         weights, cache = self.precision
         if weights:

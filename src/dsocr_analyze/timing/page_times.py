@@ -375,16 +375,18 @@ class _EagerTimes(PageTimes):
 def _eager_batch(timer: PageTimer, page: PageWorkload, size: int) -> tuple[PageAlone, Duration]:
     """A batch as if it were one page, and a page's share of the GPU's time."""
     model, host = timer.model, timer.host
-    composed = model.architecture.forms.compose(
+    composed = model.architecture.pass_forms.compose(
         model.dimensions, replace(page, batch_size=size), model.dtype, model.flash_attention
     )
     records = {name: stage.kernels for name, stage in composed.stages.items()}
     last, step = records.popitem()
     prefill = eager_pass(records, model.device, host)
     if model.device.cpu is None:
-        copied = Duration(host=size * host.received_seconds(page.prompt_pages * page.views))
+        copied = size * host.received_seconds(page.prompt_pages * page.views)
+        if not page.views:  # of a model that reads no pages, whose inputs are all counted
+            copied = composed.memory.inputs_bytes / (1e9 * host.link_gb_s)
         prompt, duration = prefill.popitem()
-        prefill[prompt] = duration.plus(copied)
+        prefill[prompt] = duration.plus(Duration(host=copied))
     decode = _eager_decode(timer, page, size)
     work = total_duration(prefill.values()).plus(decode).times(1 / size)
     stages = {**prefill, last: eager_step(step, model.device, host, size)}
@@ -398,12 +400,12 @@ def _eager_decode(timer: PageTimer, page: PageWorkload, size: int) -> Duration:
     model, first = timer.model, page.seq_len
 
     def step(cached: int, *, overwrites: bool = False) -> Duration:
-        kernels = model.architecture.forms.step_kernels(
+        kernels = model.architecture.pass_forms.step_kernels(
             model.dimensions, size, cached, model.dtype, model.flash_attention, overwrites,
         )  # fmt: skip
         return eager_step(kernels, model.device, timer.host, size)
 
-    window = model.dimensions.decoder.sliding_window
+    window = None if model.dimensions is None else model.dimensions.decoder.sliding_window
     growing = steps if window is None else min(steps, window)
     duration = mean_step(step, first, first + max(0, round(growing) - 1)).times(growing)
     if window is None or steps <= window:

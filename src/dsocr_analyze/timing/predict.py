@@ -122,12 +122,15 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
         price_per_hour=assumed.price_per_hour,
         correction=timer.correction.found,
         sentences=(
-            *assumed.sentences(lengths.sentence, [device], prepare),
+            *assumed.sentences(
+                lengths.sentence, [device], prepare,
+                has_sam="sam" in timer.model.architecture.stage_names,
+            ),
             *served_notes(timer.model.architecture, timer.host.name, pages.kinds[0]),
             *notes_on_lent(device.gpu, total_duration(times.alone.stages.values()).kinds),
             *timer.correction.sentences(),
         ),
-    )
+    )  # fmt: skip
 
 
 def _step_seconds(times: PageTimes, row: int) -> float | None:

@@ -42,6 +42,8 @@ def served_notes(
 ) -> Iterator[str]:
     """How a server treats a page, or pages of some modes, unlike the model's own code."""
     modes, pages, views = architecture.modes, 1, dict[str, int]()
+    if not modes:
+        return
     names = dict(zip(map(_SIZES, modes.values()), modes, strict=True))
     for each in priced:
         mode = names.get(_SIZES(each), "other sizes")

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
+from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.hardware.kernel_times import Floats
 from dsocr_analyze.hardware.timed_device import STORED_BITS, Device
@@ -41,10 +41,14 @@ _CALLS: Final = attrgetter("calls")
 
 @dataclass(frozen=True)
 class TimedModel:
-    """A model and its device; serving uses `flash_attention` in any case."""
+    """A model and its device; serving uses `flash_attention` in any case.
+
+    Attributes:
+        dimensions: Its `ModelDimensions`; None of a model that is only traced.
+    """
 
     architecture: Architecture
-    dimensions: ModelDimensions
+    dimensions: Any
     dtype: Dtype
     flash_attention: bool
     device: Device
