@@ -12,7 +12,7 @@ from dsocr_analyze.errors import PageError
 QWEN3_VL = SmartResize(factor=32, least=256 * 256, largest=4096 * 4096)
 OLMOCR = SmartResize(factor=28, least=56 * 56, largest=12_845_056)
 GLM_OCR = SmartResize(factor=28, least=112 * 112, largest=9_633_792, frames=2, enlarges="down")
-PADDLEOCR_VL = SmartResize(factor=28, least=384 * 384, largest=1536 * 1536, enlarges="nearest")
+PADDLEOCR_VL = SmartResize(factor=28, least=112_896, largest=1_003_520, enlarges="nearest")
 LIGHTONOCR = LongestEdge(factor=28, longest=1540)
 GOT_OCR2 = FixedView(factor=64, side=1024)
 
@@ -52,8 +52,8 @@ LONGEST_EDGES = (
         (OLMOCR, (30, 60), (2, 3)),  # 1 x 2 are too few: times 1.320, up
         (GLM_OCR, (10_000, 14_000), (66, 92)),  # over 5.391, down; half as many as without frames
         (GLM_OCR, (1, 200), (1, 200)),
-        (PADDLEOCR_VL, (30, 60), (10, 20)),  # 1 x 2 are too few: times 9.051, up
-        (PADDLEOCR_VL, (10_000, 14_000), (46, 64)),  # over 7.703, down
+        (PADDLEOCR_VL, (30, 60), (9, 17)),  # 1 x 2 are too few: times 7.920, up
+        (PADDLEOCR_VL, (10_000, 14_000), (30, 42)),  # over 11.81, down
         (LIGHTONOCR, (1240, 1754), (39, 55)),  # 1088 x 1540
         (LIGHTONOCR, (30, 60), (2, 3)),
         (GOT_OCR2, (30, 60), (16, 16)),
