@@ -207,6 +207,7 @@ def test_a_public_name_is_one_that_another_file_knows():
 OPENERS = {
     "dsocr_analyze.input_files": "the one place",
     "dsocr_analyze.output_files": "copies its own temporary file into a device",
+    "dsocr_analyze.architectures.accuracy": "a resource of the package",
     "dsocr_analyze.archive.advice_document": "a resource of the package",
     "dsocr_analyze.hardware.devices": "a resource of the package",
     "dsocr_analyze.hardware.profile": "resources of the package",

@@ -53,6 +53,7 @@ class Engine:
         trust_remote_code: Whether a trace may execute the directory's code without a trust record.
         time: Predictions to add to every report.
         announced: Makes what is called with the name of each step of a trace as it starts.
+        with_modules: Whether analytic reports have their stages' modules.
     """
 
     directory: ModelDirectory
@@ -60,6 +61,7 @@ class Engine:
     trust_remote_code: bool = False
     time: TimeRequest | None = None
     announced: Callable[[], AbstractContextManager[Announce]] = _unannounced
+    with_modules: bool = True
     _sessions: dict[tuple[str, bool], DeepSeekOCRSession] = field(default_factory=dict)
 
     def report(self, asked: PageRequest) -> Report:
@@ -80,7 +82,9 @@ class Engine:
                 self.directory, self._page(asked), dtype=asked.dtype,
                 flash_attention=asked.flash_attention,
             )  # fmt: skip
-            report = build_report(figures, None, dt.datetime.now(dt.UTC))
+            report = build_report(
+                figures, None, dt.datetime.now(dt.UTC), with_modules=self.with_modules
+            )
         return msgspec.structs.replace(report, time=entries)
 
     def entries(

@@ -3,33 +3,66 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import typer
+from msgspec import structs
 
 from dsocr_analyze import input_files, names
 from dsocr_analyze.analysis import Engine
-from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT_PAGE, PageRequest
+from dsocr_analyze.architectures.accuracy import published_accuracies
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.archive import axes
 from dsocr_analyze.archive.setting import Setting
 from dsocr_analyze.cli import options, page_options, printing, streams, words
 from dsocr_analyze.dtypes import Dtype
-from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.errors import AnalyzeError, WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.pictures import stage_chart
 from dsocr_analyze.pictures.stage_chart import ChartedReport
-from dsocr_analyze.report import comparison, reading
-from dsocr_analyze.workload import Mode
+from dsocr_analyze.report import comparison, ranking, reading
+from dsocr_analyze.workload import Mode, paper_dpi
 
 if TYPE_CHECKING:
+    from dsocr_analyze.report.document import Report
     from dsocr_analyze.timing.predict import TimeRequest
 
+_Made = TypeVar("_Made")
+
 _QUANTITIES: Final = ("flops", "bytes", "seconds")
+_OF_ALL: Final[options.Added] = {
+    "all_models": (
+        Annotated[
+            bool,
+            options.option(
+                None,
+                "All known models, each in its usual mode, and what else is named: one row per"
+                " model, the best first, with published accuracies.",
+                "--all",
+            ),
+        ],
+        False,
+    ),
+    "sort": (
+        Annotated[
+            str | None,
+            options.option(
+                "ORDER",
+                f"What --all sorts by: {', '.join(ranking.ORDERS)}, or a benchmark such as"
+                " olmocr_bench. Default: pages-per-second with --gpu, else weights.",
+                completes=ranking.ORDERS,
+            ),
+        ],
+        None,
+    ),
+}
+_AT_ONCE: Final = "1,32"
+"""Pages in flight of all models, unless others are asked for."""
 
 
 def _comparable() -> list[str]:
@@ -56,6 +89,7 @@ def compare(
     model: str | None = None,
     arch: str | None = None,
     config: Annotated[list[Path] | None, "configs"] = None,
+    of_all: options.Added = _OF_ALL,
     sliding_window: int | None = None,
     trust_remote_code: bool = False,
     dtype: Annotated[str, "dtypes"] = "bfloat16",
@@ -93,10 +127,11 @@ def compare(
 ) -> None:  # fmt: skip
     """Put architectures, modes, configs and saved reports side by side."""
     options.check_files(html=html_file)
+    what = _named(context, what or ())
     time, stacked = page_options.request_with_report(context), quantity or _QUANTITIES[0]
     models = _Models(context.params, _named_files(config or ()))
     columns = _columns_of(
-        what or (), mode, models, options.dtypes_from(dtype),
+        what, mode, models, options.dtypes_from(dtype),
         options.switches("flash_attention", use_flash_attn),
     )  # fmt: skip
     if plot is not None:
@@ -104,6 +139,19 @@ def compare(
     elif quantity is not None:
         raise WorkloadError(f"--quantity {quantity} is for a picture; give --plot FILE too")
     _compare(context, time, models, columns, stacked)
+
+
+def _named(context: typer.Context, what: Iterable[str]) -> list[str]:
+    """What is compared; with `--all`, also every model."""
+    given = context.params
+    if given["all_models"]:
+        if "concurrency" not in options.given_options(context):
+            given["concurrency"] = _AT_ONCE
+        usual = [f"{name}:{each.default_mode}" for name, each in ARCHITECTURES.items()]
+        what = dict.fromkeys([*(ARCHITECTURES if given["mode"] else usual), *what])
+    elif given["sort"] is not None:
+        raise WorkloadError(f"--sort {given['sort']} is for --all; give it too, or leave it out")
+    return list(what)
 
 
 def _check_picture(
@@ -143,26 +191,56 @@ def _compare(
             context, each.directory, by_closed_forms=given["engine"] == "analytic",
             name=(each.config or each.directory.architecture.name) if len(used) > 1 else None,
         )  # fmt: skip
-    requests = {column: _request(given, column) for column in counted}
+    left_out: dict[str, str] | None = {} if given["all_models"] else None
+    requests = _of_each(counted, partial(_request, given), left_out)
     for request in requests.values():
         words.warn(context, request.architecture.warnings_of(request.workload))
     engines = {
         each: Engine(
             each.directory, trust_remote_code=given["trust_remote_code"], time=time,
-            announced=streams.announced_steps,
+            announced=streams.announced_steps, with_modules=False,
         )
         for each in used
     }  # fmt: skip
-    reports = [
-        engines[each.model].report(requests[each]) if isinstance(each, _Counted) else each.report
+    made = _of_each([*requests], lambda each: engines[each.model].report(requests[each]), left_out)
+    pairs = [
+        (each, made[each] if isinstance(each, _Counted) else each.report)
         for each in columns
+        if isinstance(each, ChartedReport) or each in made
     ]
-    found = comparison.compare(
-        list(zip([each.name for each in columns], reports, strict=True)),
-        {name: read_config(file) for name, file in configs.items()},
-        options=options.options_used(context),
-    )
-    files = [each.model.config if isinstance(each, _Counted) else None for each in columns]
+    _show(context, pairs, configs, stacked, left_out)
+
+
+def _show(
+    context: typer.Context,
+    pairs: Sequence[tuple[_Counted | ChartedReport, Report]],
+    configs: Mapping[str, Path],
+    stacked: str,
+    left_out: Mapping[str, str] | None,
+) -> None:
+    """Shows reports beside the first, or with `left_out` as a ranking."""
+    given, accuracies = context.params, {} if left_out is None else published_accuracies()
+
+    def compared() -> comparison.ComparisonDocument:
+        return comparison.compare(
+            [(each.name, report) for each, report in pairs],
+            {name: read_config(file) for name, file in configs.items()},
+            options=options.options_used(context), accuracies=accuracies,
+        )  # fmt: skip
+
+    found = compared()
+    if left_out is not None:
+        default = "pages-per-second" if given["gpu"] else "weights"
+        row = ranking.sorting_row(found, given["sort"] or default)
+        pairs = [pairs[place] for place in ranking.order_of(row)]
+        dpi = None if given["image"] else paper_dpi(given["page"] or DEFAULT_PAGE)
+        about = comparison.Ranking(
+            sorted_by=row.key, dpi=dpi, left_out=left_out, accuracies=accuracies
+        )
+        found = structs.replace(compared(), ranking=about)
+    reports = [report for _, report in pairs]
+    counted = [each for each, _ in pairs if isinstance(each, _Counted)]
+    files = [each.model.config if isinstance(each, _Counted) else None for each, _ in pairs]
     ways = {(each.model, each.setting.dtype, each.setting.flash_attention) for each in counted}
     headline = found.headline(with_page=len(ways) > 1)
     shown = [*configs] if len(configs) > 1 else []
@@ -177,12 +255,38 @@ def _compare(
         [printing.assumptions(found.assumptions)], [given["plot"]],
         partial(found.as_csv, shown), page,
     )  # fmt: skip
+    if found.ranking is not None:
+        scores = printing.Lines("Scores", [*ranking.score_lines(found, found.ranking)], "Score: ")
+        said = said._replace(
+            opening=ranking.opening(found, found.ranking, reports),
+            tables=[*ranking.ranking_tables(found, found.ranking)],
+            below=[scores, printing.assumptions(ranking.assumptions(found.names, reports))],
+        )
     printing.emit(
         context, found, said, files={given["html_file"]: "html"}, instead=given["output"],
         picture=lambda: stage_chart.stage_picture(
             list(map(ChartedReport, found.names, reports, files)), stacked
         ),
     )  # fmt: skip
+
+
+def _of_each(
+    columns: Sequence[_Counted], make: Callable[[_Counted], _Made], left_out: dict[str, str] | None
+) -> dict[_Counted, _Made]:
+    """What is made of each column; with `left_out`, which says why, others have none.
+
+    Raises:
+        AnalyzeError: Without `left_out`, or if no column has any.
+    """
+    made: dict[_Counted, _Made] = {}
+    for column in columns:
+        try:
+            made[column] = make(column)
+        except AnalyzeError as error:
+            if left_out is None or (column is columns[-1] and not made):
+                raise
+            left_out[column.name] = words.in_options(str(error), error.arguments)
+    return made
 
 
 def _request(given: Mapping[str, Any], column: _Counted) -> PageRequest:

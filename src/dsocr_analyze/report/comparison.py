@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from dsocr_analyze.architectures.accuracy import Benchmark
 from dsocr_analyze.figures import Model
 from dsocr_analyze.report import table, tables, time_tables
 from dsocr_analyze.report.document import Report
@@ -113,7 +114,23 @@ class ComparedKey(Struct, frozen=True, kw_only=True):
         return _json(self.values[name]) if name in self.values else None
 
 
-class ComparisonDocument(Opening, frozen=True, kw_only=True):
+class Ranking(Struct, frozen=True, kw_only=True):
+    """What a comparison of all models says besides their figures.
+
+    Attributes:
+        sorted_by: Key of the quantity by which the reports are sorted.
+        dpi: Resolution of the page in pixels per inch; null if only its pixels are known.
+        left_out: Why models are not among the reports, by name.
+        accuracies: Published accuracies, of which a model's first one is among its quantities.
+    """
+
+    sorted_by: str
+    dpi: int | None
+    left_out: Mapping[str, str]
+    accuracies: Mapping[str, Benchmark]
+
+
+class ComparisonDocument(Opening, frozen=True, kw_only=True, omit_defaults=True):
     """Reports side by side.
 
     Attributes:
@@ -125,6 +142,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
         rows: One row per quantity.
         config_differences: Keys in which the configs differ.
         assumptions: What predicted seconds assume.
+        ranking: What a comparison of all models says besides; absent from others.
     """
 
     columns: tuple[ComparedColumn, ...]
@@ -135,6 +153,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True):
     rows: tuple[ComparedQuantity, ...]
     config_differences: tuple[ComparedKey, ...]
     assumptions: tuple[str, ...]
+    ranking: Ranking | None = None
 
     def headline(self, *, with_page: bool = False) -> str:
         """The first line: the models, then, if they differ or on request, the page."""
@@ -244,6 +263,7 @@ def compare(
     configs: Mapping[str, Mapping[str, Any]] | None = None,
     *,
     options: Options = NO_OPTIONS,
+    accuracies: Mapping[str, Benchmark] | None = None,
 ) -> ComparisonDocument:
     """Compares reports with the first.
 
@@ -251,6 +271,7 @@ def compare(
         reports: Names and reports; a repeated name gets a number.
         configs: Parsed `config.json` files by name; None for a shared one.
         options: The command line's.
+        accuracies: Published ones to put beside the figures.
     """
     found = [report for _, report in reports]
     names = tuple(_distinct(name for name, _ in reports))
@@ -268,6 +289,10 @@ def compare(
     order = merged([list(each) for each in stages])
     columns = [
         _figures(report, {row: flops.get(row) for row in order}, with_batch, with_params)
+        | {
+            (f"accuracy_{key}", each.name, "score"): each.of(report.metadata.model.architecture)
+            for key, each in (accuracies or {}).items()
+        }
         for report, flops in zip(found, stages, strict=True)
     ]
     rows = tuple(

@@ -357,6 +357,8 @@ def build_report(
     agreement: Agreement | None,
     created: datetime,
     times: Iterable[TimeEntry] = (),
+    *,
+    with_modules: bool = True,
 ) -> Report:
     """The report of a page.
 
@@ -365,6 +367,7 @@ def build_report(
         agreement: Of a trace with closed forms; None if only one of them ran.
         created: Time of writing, in UTC.
         times: Predicted seconds.
+        with_modules: Whether its stages have their modules, of which there are thousands.
     """
     workload, parameters, decode = figures.workload, figures.parameters, figures.decode
     batch = Batch(
@@ -391,7 +394,10 @@ def build_report(
             batch=batch,
             page=PageShare.of(batch, workload.pages),
         ),
-        stages={name: _stage(figures, stage) for name, stage in figures.stages.items()},
+        stages={
+            name: _stage(figures, stage, with_modules=with_modules)
+            for name, stage in figures.stages.items()
+        },
         unassigned=Unassigned(
             params=sum(parameters.unassigned.values()), names=tuple(parameters.unassigned)
         ),
@@ -409,7 +415,7 @@ def _work(work: kernels.Work) -> dict[str, Any]:
     return counts_of(work) | {"arithmetic_intensity": work.flops / moved if moved else None}
 
 
-def _stage(figures: PageFigures, stage: StageFigures) -> Stage:
+def _stage(figures: PageFigures, stage: StageFigures, *, with_modules: bool) -> Stage:
     is_analytic, experts = figures.provenance.engine == "analytic", stage.experts
     expected: float | None = None
     if experts:
@@ -440,7 +446,7 @@ def _stage(figures: PageFigures, stage: StageFigures) -> Stage:
         operators=operators,
         operator_bytes=nbytes,
         operator_families=families,
-        by_module=_modules(figures, stage),
+        by_module=_modules(figures, stage) if with_modules else {},
         flops_analytic=stage.work.flops if is_analytic else figures.flops_analytic.get(stage.name),
         notes=stage.notes,
     )

@@ -1,0 +1,125 @@
+"""All models in one table: their comparison with models as rows, the best first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.report import table, time_tables
+from dsocr_analyze.report.comparison import ComparedQuantity, ComparisonDocument, Ranking
+from dsocr_analyze.report.document import Report
+
+ORDERS: Final[Mapping[str, str]] = {
+    "pages-per-second": "_pages_per_second",
+    "cost": "_cost_per_thousand_pages",
+    "first-token": "_ttft_seconds",
+    "prompt": "seq_len",
+    "prefill": "prefill_pass_flops",
+    "step": "decode_step_bytes",
+    "weights": "weights_bytes",
+    "cache": "kv_cache_bytes",
+    "accuracy": "accuracy_omnidocbench_v1_5_as_reported",
+}
+"""What models can be sorted by, and a part of the keys of the quantities that it means."""
+
+_SHOWN: Final = (
+    "prefill_pass_flops", "decode_step_flops", "decode_step_bytes", "weights_bytes",
+    "kv_cache_bytes", "_ttft_seconds", "_pages_per_second", "_cost_per_thousand_pages", "accuracy_",
+)  # fmt: skip
+"""Parts of the keys of quantities in the table."""
+
+_TEXTS: Final[Mapping[str, Callable[[float], str]]] = {
+    "FLOPs": table.scaled,
+    "bytes": table.bytes_text,
+    "s": table.seconds_text,
+    "pages/s": table.rate_text,
+    "price": table.price_text,
+    "score": "{:g}".format,
+}
+
+
+def sorting_row(found: ComparisonDocument, order: str) -> ComparedQuantity:
+    """The quantity that an order of `ORDERS`, or a benchmark's key, sorts by.
+
+    Of several GPUs and numbers of pages in flight it is the last.
+
+    Raises:
+        WorkloadError: No model has it.
+    """
+    keys = {**ORDERS, **{row.key[9:]: row.key for row in found.rows if row.unit == "score"}}
+    known = {name: row for name in keys for row in found.rows if keys[name] in row.key}
+    if order not in known:
+        raise WorkloadError(f"--sort {order} is of no model here; give {', '.join(known)}")
+    return known[order]
+
+
+def order_of(row: ComparedQuantity) -> list[int]:
+    """Places of the reports from the best value to the worst; those without one come last."""
+    sign = -1 if row.unit in ("pages/s", "score") else 1
+    values = [(value is None, sign * (value or 0)) for value in row.values]
+    return sorted(range(len(values)), key=values.__getitem__)
+
+
+def opening(found: ComparisonDocument, ranking: Ranking, reports: Sequence[Report]) -> str:
+    """What is the same for every model, and what predicts its seconds."""
+    dpi = "" if ranking.dpi is None else f" at {ranking.dpi} dpi"
+    runs = [
+        f"{entry.gpu}, {entry.runtime}, {entry.assumptions.host}"
+        for report in reports
+        for entry in report.time
+    ]
+    predicted = f"; predicted: {' | '.join(dict.fromkeys(runs))}" if runs else ""
+    return f"{found.opening()}\nEvery model reads the same page{dpi}{predicted}"
+
+
+def ranking_tables(found: ComparisonDocument, ranking: Ranking) -> Iterator[table.Table]:
+    """One row per model, then why others have none."""
+    shown = [row for row in found.rows if any(part in row.key for part in _SHOWN)]
+    [by] = [row for row in found.rows if row.key == ranking.sorted_by]
+    marks = {
+        (f"accuracy_{key}", each.architecture): "?" * (not each.confirmed)
+        + "~" * (not each.counted)
+        for key, benchmark in ranking.accuracies.items()
+        for each in reversed(benchmark.scores)
+    }
+
+    def cell(row: ComparedQuantity, place: int) -> str:
+        value, mark = row.values[place], marks.get((row.key, found.architectures[place] or ""), "")
+        return "-" if value is None else mark + _TEXTS[row.unit](value)
+
+    workloads = [column.workload for column in found.columns]
+    yield table.Table(
+        f"Sorted by {by.quantity} [{by.unit}]; prompt: visual + text tokens; scores: ~ of another"
+        " release than the counted one, ? as others quote it",
+        ("model", "prompt", *(f"{row.quantity} [{row.unit}]" for row in shown)),
+        tuple(
+            (name, f"{each.visual_tokens:,} + {each.text_tokens:,}",
+             *(cell(row, place) for row in shown))
+            for place, (name, each) in enumerate(zip(found.names, workloads, strict=True))
+        ),
+    )  # fmt: skip
+    if ranking.left_out:
+        yield table.Table("Left out", ("model", "why"), tuple(ranking.left_out.items()))
+
+
+def score_lines(found: ComparisonDocument, ranking: Ranking) -> Iterator[str]:
+    """All that is known of published scores of the models, and which of them have none."""
+    known = set[str]()
+    for benchmark in ranking.accuracies.values():
+        scores = [each for each in benchmark.scores if each.architecture in found.architectures]
+        known.update(each.architecture for each in scores)
+        said = "; ".join(each.sentence for each in scores)
+        yield f"{benchmark.name}, {benchmark.unit}: {said or 'none'}"
+    if unknown := [name for name in map(str, found.architectures) if name not in known]:
+        yield f"no published score is known of {', '.join(dict.fromkeys(unknown))}"
+
+
+def assumptions(names: Sequence[str], reports: Sequence[Report]) -> Iterator[str]:
+    """What predicted seconds assume, with the models that it applies to unless it is all."""
+    about: dict[str, list[str]] = {}
+    for name, report in zip(names, reports, strict=True):
+        for sentence in time_tables.time_notes(report.time):
+            about.setdefault(sentence, []).append(name)
+    for sentence, models in about.items():
+        yield sentence if len(models) == len(names) else f"{', '.join(models)}: {sentence}"
