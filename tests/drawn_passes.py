@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from relatives import FAMILY
+
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.views import tokens_per_side
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, Dtype
@@ -13,7 +15,7 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape.modules import ACTIVATIONS
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 
-ONE, TWO, UNLIMITED = ARCHITECTURES
+ONE, TWO, UNLIMITED = FAMILY
 """Names of DeepSeek-OCR, DeepSeek-OCR-2 and Unlimited-OCR."""
 
 PATCH, WINDOW = 16, 14

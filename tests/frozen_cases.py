@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from freeze import Value, folded, own_records, records
 from frozen_commands import command_cases
+from relatives import FAMILY
 
 from dsocr_analyze import analytic, dtypes, errors
 from dsocr_analyze.architectures import ARCHITECTURES, plan_workload
@@ -29,7 +30,7 @@ Cases = Mapping[str, Callable[[], Value]]
 
 # --- configs of small models ----------------------------------------------------------------
 
-ONE, TWO, UNLIMITED = ARCHITECTURES
+ONE, TWO, UNLIMITED = FAMILY
 """Names of DeepSeek-OCR, DeepSeek-OCR-2 and Unlimited-OCR."""
 
 SAM = {

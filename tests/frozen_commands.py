@@ -15,11 +15,11 @@ from unittest import mock
 
 from freeze import Value, digest, folded
 from PIL import Image
+from relatives import FAMILY
 
-from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli import main
 
-ONE, TWO, UNLIMITED = ARCHITECTURES
+ONE, TWO, UNLIMITED = FAMILY
 BENCHMARK = Path(__file__).parent / "data" / "bench_vllm.json"
 
 _LEFT_OUT = ("created", "kept", "versions", "code_digest")
@@ -46,16 +46,16 @@ max = 1
 
 _DOCUMENTS: dict[str, tuple[Any, ...]] = {
     **{f"analytic {name}": ("--arch", name, "--engine", "analytic", "--format", "json")
-       for name in ARCHITECTURES},
+       for name in FAMILY},
     **{f"trace {name}": ("--arch", name, *SMALL_PAGE, "--format", "json")
-       for name in ARCHITECTURES},
+       for name in FAMILY},
     "analytic, timed": (
         "--engine", "analytic", "--mode", "base", "--use-flash-attn", 1, "--batch-size", 2,
         "--gpu", "h100-sxm", "--runtime", "eager,serving", "--format", "json",
     ),
     **{f"time {name}": ("time", *GPUS, "--arch", name, "--runtime", "eager,serving",
                         "--concurrency", "1,16", "--format", "json")
-       for name in ARCHITECTURES},
+       for name in FAMILY},
     "time, flash": ("time", "a100-80gb", "--use-flash-attn", 1, "--runtime", "eager",
                     "--concurrency", "1,4", "--format", "json"),
     "time, fp8": ("time", "h100-sxm", "--weights-dtype", "fp8", "--kv-dtype", "fp8",
@@ -63,15 +63,15 @@ _DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "time from a benchmark": ("time", "h100-sxm", "--from-benchmark", "bench_vllm.json",
                               "--format", "json"),
     **{f"fit {name}": ("fit", *GPUS, "--arch", name, "--format", "json")
-       for name in ARCHITECTURES},
+       for name in FAMILY},
     "fit, fp32": ("fit", "t4", "--dtype", "float32", "--batch-size", 3, "--mode", "large",
                   "--format", "json"),
     **{f"tree {name}": ("tree", "--arch", name, *SMALL_PAGE[:2], "--format", "json")
-       for name in ARCHITECTURES},
+       for name in FAMILY},
     **{f"advise {name}": ("advise", "--arch", name, *SMALL_PAGE[:2], "--format", "json")
        for name in (ONE, TWO)},
     "compare modes": ("compare", "--model", "reference", "--format", "json"),
-    "compare architectures": ("compare", *ARCHITECTURES, *SMALL_PAGE, "--gpu", "l40s",
+    "compare architectures": ("compare", *FAMILY, *SMALL_PAGE, "--gpu", "l40s",
                               "--format", "json"),
     "check": ("check", "--budgets", "budgets.toml", "--json", "-"),
     "archive": ("archive", "pages.csv", "--mode", "all", "--gpu", "h100-sxm", "--format", "json"),

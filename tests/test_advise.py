@@ -8,6 +8,7 @@ import pytest
 from command_line import run
 from hypothesis import given, settings, strategies as st
 from PIL import Image, ImageOps
+from relatives import FAMILY
 from sampling import first, sampled
 
 from dsocr_analyze import analyze, dtypes, errors
@@ -69,7 +70,7 @@ def test_padded_views_are_those_of_pillow(page):
 
 @settings(max_examples=30, deadline=None)
 @given(
-    st.sampled_from([(name, mode) for name, each in ARCHITECTURES.items()
+    st.sampled_from([(name, mode) for name, each in FAMILY.items()
                      for mode in each.modes]),
     st.tuples(st.integers(1, 9000), st.integers(1, 9000)),
 )  # fmt: skip
@@ -266,7 +267,7 @@ def test_every_mode_of_the_model_has_edit_distances():
 
 
 def test_every_table_has_its_source_and_limits():
-    published = [found for name in ARCHITECTURES if (found := published_accuracy(name))]
+    published = [found for name in FAMILY if (found := published_accuracy(name))]
     for each in published:
         assert each.source.startswith("arXiv:")
         assert all((each.precision.limits, each.edit_distance.limits))

@@ -16,11 +16,12 @@ import pytest
 from command_line import run
 from hypothesis import given, settings, strategies as st
 from pyarrow import csv
+from relatives import FAMILY
 from sampling import first, sampled
 from scalar_rows import figures_of, page_costs, planned, scalar_row
 
 from dsocr_analyze import dtypes, errors, kernels
-from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, deepseek_ocr
+from dsocr_analyze.architectures import DEFAULT, deepseek_ocr
 from dsocr_analyze.archive import count_pages
 from dsocr_analyze.archive.evaluate import PAGE_RESULTS
 from dsocr_analyze.archive.pages import REPORTED_ROWS, open_pages, read_pages
@@ -266,7 +267,7 @@ def test_the_largest_lengths_are_told_apart_beside_any_grid(tmp_path):
     columns = dict(zip(COLUMNS, ([9] * 5, [9] * 5, lengths, lengths[::-1]), strict=True))
     _, totals = added_up(written(tmp_path / "pages.parquet", columns), "tiny")
     assert totals.new_tokens == totals.prompt_tokens - 5 * 73 == sum(lengths)
-    most = max(architecture.forms.page_rule.count for architecture in ARCHITECTURES.values())
+    most = max(architecture.forms.page_rule.count for architecture in FAMILY.values())
     assert (most - 1).bit_length() + 2 * LARGEST_COUNT.bit_length() <= 63
 
 

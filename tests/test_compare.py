@@ -12,6 +12,7 @@ import pytest
 from command_line import run
 from hand_built import CREATED, FIGURES, STAGES, batch_of, traced
 from msgspec import structs
+from relatives import FAMILY
 from sampling import first, sampled
 
 from dsocr_analyze import analyze
@@ -312,11 +313,11 @@ COLUMNS = [
     ("--page 900x700", {mode: f"--mode {mode} --page 900x700"
                         for mode in ARCHITECTURES["deepseek-ocr"].modes}),
     ("--mode all", {mode: f"--mode {mode}" for mode in ARCHITECTURES["deepseek-ocr"].modes}),
-    (" ".join(ARCHITECTURES), {name: f"--arch {name}" for name in ARCHITECTURES}),
+    (" ".join(FAMILY), {name: f"--arch {name}" for name in FAMILY}),
     *((f"{name} {name}:{mode} --page 900x1300 --max-new-tokens 7",
        {name: f"--arch {name} --page 900x1300 --max-new-tokens 7",
         f"{name}:{mode}": f"--arch {name} --mode {mode} --page 900x1300 --max-new-tokens 7"})
-      for name, each in ARCHITECTURES.items() for mode in each.modes),
+      for name, each in FAMILY.items() for mode in each.modes),
     ("--use-flash-attn 0,1", {each: f"--use-flash-attn {flag}" for each, flag in KINDS.items()}),
     ("tiny --dtype float16,half", {"tiny": "--mode tiny --dtype float16"}),
     ("tiny.report tiny --dtype bfloat16,float32",

@@ -19,6 +19,7 @@ from both_engines import (
 )
 from drawn_passes import directory, drawn
 from hypothesis import given, settings, strategies as st
+from relatives import FAMILY
 from sampling import every, first, named, sampled
 
 from dsocr_analyze import analytic
@@ -36,7 +37,7 @@ from dsocr_analyze.workload import LARGEST_COUNT, LARGEST_VIEW
 
 PAGE = DEFAULT.plan(page=(1024, 1024))
 OCR2, UNLIMITED = (ARCHITECTURES[name] for name in ("deepseek-ocr-2", "unlimited-ocr"))
-DIRECTORY = {name: ModelDirectory.read(each.reference) for name, each in ARCHITECTURES.items()}
+DIRECTORY = {name: ModelDirectory.read(each.reference) for name, each in FAMILY.items()}
 DIMENSIONS = PUBLISHED.dimensions()
 
 
@@ -581,7 +582,7 @@ def test_of_grids_with_one_aspect_the_page_decides(side):
 
 
 @sampled("seed", range(24), first(1))
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", FAMILY)
 def test_the_engines_agree_on_everything(name, seed):
     case = drawn(seed, name)
     options = {"dtype": case.dtype.name, "flash_attention": case.flash}

@@ -15,6 +15,7 @@ import pytest
 from both_engines import LATENT, PUBLISHED, small_directory
 from command_line import run
 from hypothesis import assume, given, settings, strategies as st
+from relatives import FAMILY
 from sampling import every, first, sampled
 from vendor_checkout import VENDOR, needs_vendor
 
@@ -46,7 +47,7 @@ from dsocr_analyze.session import DeepSeekOCRSession
 
 CONFIG_TABLE = DEFAULT.config_table
 OCR2, UNLIMITED = "deepseek-ocr-2", "unlimited-ocr"
-DIRECTORY = {name: ModelDirectory.read(each.reference) for name, each in ARCHITECTURES.items()}
+DIRECTORY = {name: ModelDirectory.read(each.reference) for name, each in FAMILY.items()}
 SMALL_PAGE = {"crop_mode": False, "base_size": 256, "image_size": 256}
 PAGES = {
     DEFAULT.name: DEFAULT.plan(page=(300, 300), max_new_tokens=3, text_tokens=5, **SMALL_PAGE),
@@ -156,14 +157,14 @@ def rule_of(path, config=PUBLISHED.config, name=DEFAULT.name):
 
 KEYS = {
     name: [path for path, _ in leaves_of(DIRECTORY[name].config, each.config_table.is_section)]
-    for name, each in ARCHITECTURES.items()
+    for name, each in FAMILY.items()
 }
 OF_DEFAULT = KEYS[DEFAULT.name]
 BASES = {name: outcome(directory.config, name) for name, directory in DIRECTORY.items()}
 BASE = BASES[DEFAULT.name]
 OF_ALL = [
     pytest.param(name, path, id=f"{name}-{'.'.join(path)}")
-    for name in ARCHITECTURES
+    for name in FAMILY
     for path in (*KEYS[name], *BESIDES[name])
 ]
 SAME_MEANING = [
@@ -179,7 +180,7 @@ CHECKED = {("max_position_embeddings",), ("pad_token_id",)}
 """Keys whose impossible values are refused although no figure depends on them."""
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", FAMILY)
 def test_the_published_file_says_nothing_that_would_be_warned_of(name):
     assert (BASES[name].warnings, BASES[name].refusal, len(OF_DEFAULT)) == ((), None, 80)
 

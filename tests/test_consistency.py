@@ -9,6 +9,7 @@ import pytest
 import typer
 from command_line import run
 from hypothesis import given, strategies as st
+from relatives import FAMILY
 from sampling import every, first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
@@ -155,10 +156,10 @@ class TestCase:
         assert run(capsys, *arguments) == found
 
     @pytest.mark.exhaustive
-    @given(st.sampled_from([*DEFAULT.modes, *MODEL_DTYPES, *ARCHITECTURES]), st.data())
+    @given(st.sampled_from([*DEFAULT.modes, *MODEL_DTYPES, *FAMILY]), st.data())
     def test_any_mixture_of_cases_is_the_name(self, name, data):
         mixed = "".join(data.draw(st.sampled_from([each.upper(), each])) for each in name)
-        assert in_any_case(mixed, [*DEFAULT.modes, *MODEL_DTYPES, *ARCHITECTURES]) == name
+        assert in_any_case(mixed, [*DEFAULT.modes, *MODEL_DTYPES, *FAMILY]) == name
 
     def test_what_differs_in_case_alone_is_not_guessed(self):
         assert in_any_case("AB", ["ab", "aB"]) is None
@@ -319,7 +320,7 @@ class TestSizes:
         _, _, err = run(capsys, "compare", size, "--format", "csv")
         assert f"--image-size {size} is not a multiple of 64" in err
 
-    @pytest.mark.parametrize("architecture", ARCHITECTURES)
+    @pytest.mark.parametrize("architecture", FAMILY)
     def test_no_published_mode_is_odd(self, architecture):
         for mode in ARCHITECTURES[architecture].modes.values():
             sizes = {name: getattr(mode, name) for name in ("base_size", "image_size", "crop_mode")}

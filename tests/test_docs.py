@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from relatives import FAMILY
 from sampling import every, sampled
 
 from dsocr_analyze import DeepSeekOCRSession, cli, errors
@@ -52,7 +53,7 @@ UnlimitedOCRConfig UnlimitedOCRModel UnlimitedOCRForCausalLM SlidingWindowLlamaA
 WITHOUT_A_PAGE = {"LlamaAttention", "LlamaRotaryEmbedding"}
 """Classes of transformers: the page of the layer that has them says what they do."""
 
-PAGES_OF = {name: {*Sources().owners([name])} for name in ARCHITECTURES}
+PAGES_OF = {name: {*Sources().owners([name])} for name in FAMILY}
 """The modules of an architecture: its own, and those that it shares."""
 
 ALL = set().union(*PAGES_OF.values())
@@ -180,7 +181,7 @@ def test_every_planned_module_has_a_page():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=lambda each: each.name)
+@pytest.mark.parametrize("architecture", FAMILY.values(), ids=lambda each: each.name)
 def test_every_class_of_a_model_that_runs_has_a_page(architecture):
     model = DeepSeekOCRSession.from_local(architecture.reference).model
     classes = {type(module) for module in model.modules()}

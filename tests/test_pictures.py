@@ -17,10 +17,11 @@ import pytest
 from command_line import run
 from hand_built import CREATED, FIGURES
 from msgspec.structs import replace
+from relatives import FAMILY
 from sampling import every, first, sampled
 
 from dsocr_analyze import analyze
-from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.pictures.picture import HATCHES, MARKERS, Picture, Scale, drawing, scale_of
 from dsocr_analyze.pictures.settings import fixed_line, varying
@@ -302,7 +303,7 @@ def test_saved_reports_say_what_their_names_do_not(draw, capsys):
 
 @pytest.mark.exhaustive
 def test_stages_of_several_architectures_keep_their_colours(draw):
-    picture, _ = draw(f"compare {' '.join(ARCHITECTURES)}")
+    picture, _ = draw(f"compare {' '.join(FAMILY)}")
     names = [label.split(" ")[0] for label in legend_of(picture)]
     assert names == ["sam", "clip", "encoder", "projector", "prefill", "decode"]
     colours = tables.stage_colours(names)

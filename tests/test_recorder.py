@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from both_engines import LATENT, SMALL, directory_with, small_directory
 from drawn_passes import TWO, UNLIMITED, drawn
+from relatives import FAMILY
 from sampling import first, named, sampled
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
@@ -985,7 +986,7 @@ def test_alike_modules_of_the_reference_do_alike(name, flash):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", FAMILY)
 @pytest.mark.parametrize("flash", [False, True], ids=["eager", "flash"])
 def test_alike_modules_of_the_published_models_do_alike(name, flash):
     if flash and name != DEFAULT.name:

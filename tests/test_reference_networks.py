@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from relatives import FAMILY
 from sampling import first, named, sampled
 from vendor_checkout import VENDOR, needs_vendor
 
@@ -134,7 +135,7 @@ def page(name, *, tiles, seed=0):
 META = torch.device("meta")
 CHECKPOINT = Path(__file__).parent / "data" / "checkpoint_tensors.json"
 ROOT = Path(__file__).parent.parent
-OCR, OCR2, UNLIMITED = ARCHITECTURES
+OCR, OCR2, UNLIMITED = FAMILY
 CLOSE, CLOSER = ({"atol": tolerance, "rtol": 1e-4} for tolerance in (1e-4, 1e-5))
 
 # -------------------------------------------------------------------------------- published facts

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from relatives import FAMILY
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.archive.setting import published_model
@@ -308,7 +309,7 @@ H100, SERVER = device("h100-sxm"), SERVERS["vllm"]
 )  # fmt: skip
 def test_the_model_is_known_by_its_name_or_noted_if_somebody_says_which_it_is(name, expected):
     found, is_known = replace(SAMPLE, model=name), expected in ARCHITECTURES
-    for architecture, is_given in product(ARCHITECTURES.values(), (True, False)):
+    for architecture, is_given in product(FAMILY.values(), (True, False)):
         wrong = f"give architecture={expected}" if is_known else "which is unknown"
         is_right = architecture.name == expected if is_known else is_given or name is None
         with nullcontext() if is_right else pytest.raises(BenchmarkError, match=wrong):

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
+from relatives import FAMILY
 
-from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli import main
 from dsocr_analyze.report.reading import load_report
 from dsocr_analyze.report.tables import (
@@ -54,10 +54,10 @@ def test_seconds_add_up_to_the_page(report):
 
 
 def test_stages_of_all_architectures_have_different_colours():
-    names = {stage.name for each in ARCHITECTURES.values() for stage in each.stages}
+    names = {stage.name for each in FAMILY.values() for stage in each.stages}
     colours = stage_colours([*names, OUTSIDE])
     assert len(set(colours.values())) == len(names | {OUTSIDE})
-    for each in ARCHITECTURES.values():
+    for each in FAMILY.values():
         of_one = stage_colours([stage.name for stage in each.stages])
         assert of_one == {name: colours[name] for name in of_one}
 

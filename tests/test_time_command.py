@@ -11,6 +11,7 @@ import jsonschema
 import msgspec
 import pytest
 from command_line import run
+from relatives import FAMILY
 from sampling import every, sampled
 from write_schema import schemas
 
@@ -479,7 +480,7 @@ def said_of_modes(sentences):
     return [each for each in sentences if any(of in each for of in kinds)]
 
 
-OCR, OCR2, UNLIMITED = ARCHITECTURES
+OCR, OCR2, UNLIMITED = FAMILY
 TILES = (
     "vllm cuts a page into at most 6 local views; pages are priced as the model's own code cuts"
     " them, into up to 9 ("
@@ -531,7 +532,7 @@ def test_of_many_pages_it_is_said_once(capsys):
 
 
 def test_of_every_model_and_server_is_known_what_it_offers():
-    assert all_served_modes().keys() == ARCHITECTURES.keys()
+    assert all_served_modes().keys() == FAMILY.keys()
     for name, rows in all_served_modes().items():
         modes = ARCHITECTURES[name].modes
         named = {

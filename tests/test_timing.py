@@ -24,6 +24,7 @@ from both_engines import (
 )
 from command_line import run
 from hypothesis import given, settings, strategies as st
+from relatives import FAMILY
 from sampling import first, sampled
 from test_server_benchmarks import kept
 
@@ -891,7 +892,7 @@ def test_more_bandwidth_or_more_flops_never_make_a_page_slower(name, figure, fac
 @settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from(sorted(name for name, each in all_profiles().items() if each.kinds)),
-    st.sampled_from(sorted(ARCHITECTURES)),
+    st.sampled_from(sorted(FAMILY)),
     st.sampled_from(sorted(HOSTS)),
     st.tuples(st.integers(50, 4000), st.integers(50, 4000)),
     st.integers(1, 20_000),

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from alive_tensors import Alive
+from relatives import FAMILY
 from test_composition import GOLDENS, recorded
 from test_golden import decode_flops, flops_by_stage, repeats_of
 from transformers.cache_utils import DynamicCache
@@ -53,7 +54,7 @@ from dsocr_analyze.workload import PageWorkload
 # The pages' models change signatures of the vendor's classes, so their tests come last.
 pytestmark = pytest.mark.vendor
 
-OCR, OCR2, UNLIMITED = ARCHITECTURES
+OCR, OCR2, UNLIMITED = FAMILY
 CHECKOUTS = {
     OCR: (VENDOR, needs_vendor),
     OCR2: (VENDOR_OCR2, needs_vendor_ocr2),

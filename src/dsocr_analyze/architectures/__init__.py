@@ -44,9 +44,11 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = _Registry(
     }
 )
 
+RELATIVES: Final = ("deepseek-ocr", "deepseek-ocr-2", "unlimited-ocr")
+"""Names of DeepSeek-OCR and its relatives, whose code is the vendors' own."""
+
 REFERENCES: Final = tuple(
-    Path(__file__).parent / package / "reference"
-    for package in ("deepseek_ocr", "deepseek_ocr_2", "unlimited_ocr")
+    Path(__file__).parent / name.replace("-", "_") / "reference" for name in RELATIVES
 )
 """Directories of the built-in references."""
 

@@ -72,7 +72,7 @@ class ResizeRule(PageRule):
 
     def sides_of_pages(self, width: Size, height: Size) -> Size:
         """The same for n pages, `[2, n]`; 0 and 0 where a page is refused."""
-        return self._resized(np.array([width, height]))
+        return self._resized(np.array([width, height], np.int64))
 
     def grid(self, width: int, height: int) -> tuple[int, int]:
         """Columns and rows of a page's visual tokens; raises PageError as `sides` does."""
