@@ -505,8 +505,7 @@ def _served(case: Case) -> Value:
     views = {
         f"{view.count} of {view.resolution}": {
             stage: records(kernels)
-            for stage, kernels in forms.views(view.count, view.resolution, dimensions,
-                                              dtype).items()
+            for stage, kernels in forms.views(view, dimensions, dtype).items()
         }
         for view in workload.views
     }  # fmt: skip

@@ -368,7 +368,8 @@ REFUSED = [
     ("compare huge", 2,
      "cannot compare 'huge'; give a mode of deepseek-ocr (tiny, small, base, large, gundam,"
      " gundam-m), an architecture with or without a mode (deepseek-ocr,"
-     " deepseek-ocr-2:dynamic|small|base, unlimited-ocr:gundam|base|tiny|small|large)"
+     " deepseek-ocr-2:dynamic|small|base, unlimited-ocr:gundam|base|tiny|small|large,"
+     " paddleocr-vl, glm-ocr, lightonocr, qwen3-vl, olmocr, got-ocr2)"
      ", sizes like 1024/640"
      " (crops) or 640 (no crops), or a saved report.json"),
     ("compare missing.json", 2, "cannot read report 'missing.json': No such file or directory"),
@@ -393,27 +394,32 @@ REFUSED = [
     ("compare nonsense", 2,
      "cannot compare 'nonsense'; give a mode of deepseek-ocr (tiny, small, base, large,"
      " gundam, gundam-m), an architecture with or without a mode (deepseek-ocr,"
-     " deepseek-ocr-2:dynamic|small|base, unlimited-ocr:gundam|base|tiny|small|large)"
+     " deepseek-ocr-2:dynamic|small|base, unlimited-ocr:gundam|base|tiny|small|large,"
+     " paddleocr-vl, glm-ocr, lightonocr, qwen3-vl, olmocr, got-ocr2)"
      ", sizes like 1024/640"
      " (crops) or 640 (no crops), or a saved report.json"),
     ("compare deepseek-ocr-3:base", 2,
      "cannot compare 'deepseek-ocr-3:base'; did you mean deepseek-ocr-2 or deepseek-ocr? give"
      " a mode of deepseek-ocr (tiny, small, base, large, gundam, gundam-m), an architecture"
      " with or without a mode (deepseek-ocr, deepseek-ocr-2:dynamic|small|base,"
-     " unlimited-ocr:gundam|base|tiny|small|large)"
+     " unlimited-ocr:gundam|base|tiny|small|large,"
+     " paddleocr-vl, glm-ocr, lightonocr, qwen3-vl, olmocr, got-ocr2)"
      ", sizes like 1024/640 (crops) or 640 (no crops), or a saved"
      " report.json"),
     ("compare dynamic", 2,
      "cannot compare 'dynamic'; give a mode of deepseek-ocr (tiny, small, base, large,"
      " gundam, gundam-m), an architecture with or without a mode (deepseek-ocr,"
-     " deepseek-ocr-2:dynamic|small|base, unlimited-ocr:gundam|base|tiny|small|large)"
+     " deepseek-ocr-2:dynamic|small|base, unlimited-ocr:gundam|base|tiny|small|large,"
+     " paddleocr-vl, glm-ocr, lightonocr, qwen3-vl, olmocr, got-ocr2)"
      ", sizes like 1024/640"
      " (crops) or 640 (no crops), or a saved report.json"),
     ("compare gundam --arch deepseek-ocr-2", 2,
      "cannot compare 'gundam'; give a mode of deepseek-ocr-2 (dynamic, small, base), an"
      " architecture with or without a mode (deepseek-ocr-2,"
      " deepseek-ocr:tiny|small|base|large|gundam|gundam-m,"
-     " unlimited-ocr:gundam|base|tiny|small|large), sizes like 1024/640 (crops) or 640"
+     " unlimited-ocr:gundam|base|tiny|small|large,"
+     " paddleocr-vl, glm-ocr, lightonocr, qwen3-vl, olmocr, got-ocr2), sizes like 1024/640 (crops)"
+     " or 640"
      " (no crops), or a saved report.json"),
     ("compare deepseek-ocr-2:gundam", 2,
      "cannot compare 'deepseek-ocr-2:gundam': deepseek-ocr-2 has no mode 'gundam'; give"
@@ -451,7 +457,8 @@ REFUSED = [
     ("compare dynamic --config one.json --config two.json", 2,
      "cannot compare 'dynamic'; give a mode of deepseek-ocr (tiny, small, base, large,"
      " gundam, gundam-m), an architecture with or without a mode (deepseek-ocr,"
-     " deepseek-ocr-2:dynamic|small|base, unlimited-ocr:gundam|base|tiny|small|large)"
+     " deepseek-ocr-2:dynamic|small|base, unlimited-ocr:gundam|base|tiny|small|large,"
+     " paddleocr-vl, glm-ocr, lightonocr, qwen3-vl, olmocr, got-ocr2)"
      ", sizes like 1024/640"
      " (crops) or 640 (no crops), or a saved report.json"),
     ("compare --config one.json --config ./one.json", 2,

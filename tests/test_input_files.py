@@ -15,10 +15,11 @@ import pytest
 from command_line import run
 
 from dsocr_analyze import errors, input_files, output_files
+from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.input_files import MEBIBYTE, exists, is_folder, is_regular, opened, read_bytes
 from dsocr_analyze.model import directory, directory as model_directory
 
-REFERENCE = model_directory.ARCHITECTURES["deepseek-ocr"].reference
+REFERENCE = DEFAULT.reference
 
 
 @pytest.fixture

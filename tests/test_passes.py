@@ -375,7 +375,7 @@ def test_it_follows_from_traced_decode_steps_alone(model, changed, new_tokens, b
     session = DeepSeekOCRSession.from_directory(model(changed))
     workload = session.plan(**PAGE, max_new_tokens=new_tokens, batch_size=batch)
     assert workload.seq_len == TOKENS
-    found = session._traced(workload, session.trace(workload)).causal_savable_flops
+    found = session.traced(workload, session.trace(workload)).causal_savable_flops
     assert found == batch * OF_A_PAIR[model] * PAIRS
 
 

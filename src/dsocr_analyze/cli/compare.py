@@ -531,7 +531,7 @@ def _folder(item: str) -> WorkloadError:
 
 def _unknown(item: str, architecture: Architecture) -> WorkloadError:
     others = (
-        f"{each.name}:{'|'.join(each.modes)}"
+        f"{each.name}:{'|'.join(each.modes)}" if len(each.modes) > 1 else each.name
         for each in ARCHITECTURES.values()
         if each is not architecture
     )

@@ -48,6 +48,11 @@ def docs(
             words.print_config_findings(context, directory, by_closed_forms=True)
             values = directory.config
         architecture = architectures.architecture_of(directory.config)
+        if directory.of_transformers is not None:
+            raise WorkloadError(
+                f"--arch {architecture.name} has no pages, whose modules are transformers' own;"
+                f" give {', '.join(architectures.RELATIVES)}"
+            )
     for folder in () if output is None else (output, output / "modules"):
         output_files.prepare_directory(folder)
     with (

@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.architectures import ARCHITECTURES, RELATIVES
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.documents.markdown import (
     Filled,
@@ -311,7 +311,7 @@ class Library:
         names: Mapping[str, Any] | None = None,
     ) -> None:
         self.sources, self._config, self._names = sources, config, names or {}
-        self.architectures = [architecture.name] if architecture else list(ARCHITECTURES)
+        self.architectures = [architecture.name] if architecture else list(RELATIVES)
         self.owners = sources.owners(self.architectures)
 
     @cache  # noqa: B019  # a library lives as long as the process
@@ -407,9 +407,9 @@ def _sections(library: Library) -> Iterator[_Section]:
     texts, architectures = library.sources.texts, library.architectures
     owners = {page_file(name): owner for name, owner in library.owners.items()}
     pages = {path for path in texts if "/op-" in path}
-    if strange := pages ^ {*map(page_file, library.sources.owners(ARCHITECTURES))}:
+    if strange := pages ^ {*map(page_file, library.sources.owners(RELATIVES))}:
         raise DocumentError(f"modules/index.md and the pages differ in {', '.join(strange)}")
-    titles = {architecture.title: name for name, architecture in ARCHITECTURES.items()}
+    titles = {ARCHITECTURES[name].title: name for name in RELATIVES}
     links = rf"^- \[(?!(?:{'|'.join(library.owners)})\])\w+\]\(op-\w+\.md\)\n"
     others = texts if len(architectures) > 1 else _OVERVIEWS
     for path in owners | dict.fromkeys(others):  # a page is named before those that quote it

@@ -132,7 +132,9 @@ class ModelDirectory:
     @property
     def is_reference(self) -> bool:
         """Whether this is a built-in reference."""
-        return self.path.resolve() in map(Path.resolve, REFERENCES)
+        known = self.recognized
+        references = REFERENCES if known is None else (*REFERENCES, known.built_in or REFERENCES[0])
+        return self.path.resolve() in map(Path.resolve, references)
 
     @cached_property
     def code(self) -> Code:
