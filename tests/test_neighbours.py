@@ -1,6 +1,15 @@
 """The neighbours' networks: forwards beside the trace of transformers 5, counts by hand."""
 
+import copy
+import random
+from collections import Counter
+
 import pytest
+import torch
+from any_models import IS_5, Small, session_of
+from sampling import first, sampled
+from test_generate_witness import real_model, really_generated
+from torch.utils.flop_counter import FlopCounterMode
 
 from dsocr_analyze.architectures.neighbours.glm_ocr import GLM_OCR
 from dsocr_analyze.architectures.neighbours.got_ocr2 import GOT_OCR2
@@ -12,8 +21,9 @@ from dsocr_analyze.architectures.neighbours.qwen3_vl import QWEN3_VL
 from dsocr_analyze.architectures.neighbours.vision import ImageGrid
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.kernels import total_work
+from dsocr_analyze.kernels import merged, total_work
 from dsocr_analyze.tape import Tape
+from dsocr_analyze.trace.passes import trace_passes
 
 NEIGHBOURS = (GLM_OCR, GOT_OCR2, LIGHTONOCR, OLMOCR, PADDLEOCR_VL, QWEN3_VL)
 BY_NAME = {each.name: each for each in NEIGHBOURS}
@@ -49,3 +59,187 @@ def test_a_prompt_is_embedded_as_in_the_whole_pass(model):
     whole = Tape(BFLOAT16)
     whole.call("", whole_model, model, c, Pass(2, 1100), images)
     assert t.kernels == whole.kernels[: len(t.kernels)]
+
+
+# ---------------------------------------------------------- beside transformers, on small models
+
+BEFORE, AFTER = 4, 3
+"""Tokens of a drawn prompt before and after those of its image."""
+
+
+def drawn_config(draw: random.Random, model) -> tuple[dict, tuple[int, int]]:
+    """A small config of a neighbour, and an image's rows and columns of patches."""
+    config = copy.deepcopy(dict(model.config))
+    text, vision = config.get("text_config", config), config["vision_config"]
+    kv, halves, heads = draw.randint(1, 3), draw.randint(3, 9), draw.randint(1, 3)
+    heads *= kv
+    width = 2 * halves * heads if model in (GOT_OCR2, OLMOCR) else 2 * draw.randint(5, 20)
+    text |= {
+        "num_hidden_layers": draw.randint(2, 4),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "hidden_size": width,
+        "intermediate_size": draw.randint(3, 70),
+        "vocab_size": draw.randint(60, 200),
+        "tie_word_embeddings": draw.random() < 0.5,
+        "max_window_layers": 2,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
+    config |= {"architectures": [model.transformers_class]}
+    config["tie_word_embeddings"] = text["tie_word_embeddings"]
+    if model not in (GOT_OCR2, OLMOCR):
+        text["head_dim"] = 2 * halves
+    if model not in (GOT_OCR2, LIGHTONOCR):
+        rows = draw.randint(1, halves - 2)
+        columns = draw.randint(1, halves - 1 - rows)
+        sections = [halves - rows - columns, rows, columns]
+        named = "rope_scaling" if model is OLMOCR else "rope_parameters"
+        text[named] = dict(text.get(named, {})) | {
+            "mrope_section": sections,
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+        }
+    for number, key in enumerate(sorted(key for key in config if "token_i" in key)):
+        config[key] = 10 + number
+    vision_heads = draw.randint(1, 4)
+    layers = draw.randint(1, 4)
+    patch, merge = draw.randint(2, 4), draw.randint(2, 3)
+    sizes = {
+        "depth": layers,
+        "num_hidden_layers": layers,
+        "num_heads": vision_heads,
+        "num_attention_heads": vision_heads,
+        "hidden_size": 4 * draw.randint(1, 6) * vision_heads,
+        "intermediate_size": draw.randint(3, 70),
+        "mlp_dim": draw.randint(3, 70),
+        "out_hidden_size": width,
+        "patch_size": patch,
+        "temporal_patch_size": draw.randint(1, 3),
+        "spatial_merge_size": merge,
+        "num_position_embeddings": draw.randint(1, 7) ** 2,
+        "deepstack_visual_indexes": sorted(draw.sample(range(layers), min(layers, 2))),
+        "fullatt_block_indexes": sorted(draw.sample(range(layers), draw.randint(0, layers))),
+        "global_attn_indexes": sorted(draw.sample(range(layers), draw.randint(0, layers))),
+        "window_size": patch * merge * draw.randint(1, 4) + draw.randint(0, 1),
+        "output_channels": draw.randint(2, 9),
+        "use_abs_pos": draw.random() < 0.5,
+        "use_rel_pos": draw.random() < 0.5,
+        "qkv_bias": draw.random() < 0.5,
+        "attention_bias": draw.random() < 0.5,
+        "image_size": patch * draw.randint(1, 7),
+    }
+    rows, columns = merge * draw.randint(1, 7), merge * draw.randint(1, 7)
+    vision |= {key: sizes[key] for key in vision if key in sizes}
+    if model is LIGHTONOCR:
+        config["spatial_merge_size"] = merge
+        config["multimodal_projector_bias"] = draw.random() < 0.5
+        vision["head_dim"] = sizes["hidden_size"] // vision_heads
+    if model is GOT_OCR2:
+        rows = columns = 4 * draw.randint(1, 4)
+        vision |= {"image_size": rows * patch, "window_size": draw.randint(2, 7)}
+    return config, (rows, columns)
+
+
+def drawn(seed: int, model) -> tuple[Small, int, ImageGrid]:
+    """A small model that reads an image, its batch and images."""
+    draw = random.Random(seed)
+    config, (rows, columns) = drawn_config(draw, model)
+    c = model.read_dimensions(config)
+    patch, merge = c.vision.patch_size, c.vision.merge
+    taken = rows * columns // merge**2
+    image = config.get("image_token_id", config.get("image_token_index"))
+    shapes = {
+        PADDLEOCR_VL: (rows * columns, 3, patch, patch),
+        LIGHTONOCR: (1, 3, rows * patch, columns * patch),
+        GOT_OCR2: (1, 3, rows * patch, columns * patch),
+    }
+    packed = (rows * columns, 3 * getattr(c.vision, "frames", 1) * patch**2)
+    shape, tokens = shapes.get(model, packed), BEFORE + taken + AFTER
+    given = {"pixel_values": torch.full(shape, 0.5)}
+    inputs = f'[inputs.pixel_values]\nshape = {[*shape]}\nfill = 0.5\nrepeat = "batch"\n'
+    if model is LIGHTONOCR:
+        sides = [[rows * patch, columns * patch]]
+        given["image_sizes"] = torch.tensor(sides)
+        inputs += f'[inputs.image_sizes]\nvalues = {sides}\nrepeat = "batch"\n'
+    elif model is not GOT_OCR2:
+        grid = [[1, rows, columns]]
+        kinds = [[0] * BEFORE + [1] * taken + [0] * AFTER]
+        given |= {"image_grid_thw": torch.tensor(grid), "mm_token_type_ids": torch.tensor(kinds)}
+        inputs += f'[inputs.image_grid_thw]\nvalues = {grid}\nrepeat = "batch"\n'
+        inputs += f'[inputs.mm_token_type_ids]\nvalues = {kinds}\nrepeat = "batch"\n'
+    stages = f"""
+[[stages]]
+name = "vision"
+prefixes = {[*model.stages[0].prefixes]}
+[[stages]]
+name = "prefill"
+prefixes = ["model.language_model"]
+role = "prefill"
+[[stages]]
+name = "decode"
+prefixes = ["lm_head"]
+role = "decode"
+[prompt]
+tokens = {tokens}
+placed = [{{ value = {image}, start = {BEFORE}, count = {taken} }}]
+without = ["position_ids"]
+{inputs}"""
+    ids = (0,) * BEFORE + (image,) * taken + (0,) * AFTER
+    small = Small(config, stages, lambda device: dict(given), ids)
+    batch = draw.randint(1, 2)
+    return small, batch, ImageGrid(batch, rows, columns)
+
+
+@pytest.mark.skipif(not IS_5, reason="transformers 4 has none of the six")
+@sampled("seed", range(60), first(2))
+@pytest.mark.parametrize("model", NEIGHBOURS, ids=BY_NAME)
+def test_a_drawn_model_costs_what_transformers_runs(model, seed, tmp_path):
+    """Records and peaks equal the trace's, matrix FLOPs and parameters those of `generate`."""
+    small, batch, images = drawn(seed, model)
+    session = session_of(small, tmp_path)
+    workload = session.plan(batch_size=batch, max_new_tokens=2)
+    traced = trace_passes(session.loaded, workload, session.architecture, step_numbers=(0,))
+    c, tokens = model.read_dimensions(small.config), len(small.ids)
+    tapes = []
+    for p, seen, trace in (
+        (Pass(batch, tokens), images, traced.prefill),
+        (Pass(batch, 1, tokens), None, traced.decode_steps[0]),
+    ):
+        t = Tape(BFLOAT16)
+        t.call("", whole_model, model, c, p, seen)
+        t.check_nothing_is_left()
+        assert Counter(counted(t.kernels)) == Counter(counted(trace.kernels))
+        assert t.peak == trace.peak or not trace.peak.path  # while `generate` prepares inputs
+        tapes.append(t)
+    real = really_generated(small, batch, 2)
+    assert [2 * macs_of(t.kernels) for t in tapes] == real.flops
+    assert sum(n for *_, n in dict.fromkeys(tapes[0].weights)) == real.params
+    assert 2 * macs_of(vision_of(tapes[0], model)) == vision_flops(small, batch)
+
+
+def counted(kernels):
+    """Records without stages, each with the number of its calls."""
+    return {each: each.calls for each in merged(each._replace(stage="") for each in kernels)}
+
+
+def macs_of(kernels):
+    return total_work(each.total for each in kernels).macs
+
+
+def vision_of(t, model):
+    return [each for each in t.kernels if each.path.startswith(model.stages[0].prefixes)]
+
+
+def vision_flops(small, batch) -> int:
+    """What torch counts of the features of all images."""
+    model = real_model(small.config).bfloat16().model
+    given = small.forward(torch.device("cpu"))
+    given.pop("mm_token_type_ids", None)
+    for name, value in given.items():
+        given[name] = value.repeat(batch, *[1] * (value.dim() - 1))
+    given["pixel_values"] = given["pixel_values"].bfloat16()
+    with FlopCounterMode(display=False) as counter:
+        model.get_image_features(**given)
+    return counter.get_total_flops()

@@ -249,8 +249,9 @@ def _joined(t: Tape, table: Operand, n: Size, c: DenseDecoder) -> Operand:
     """A table of three axes `[3, n, D / 2]` as one `[n, D]`."""
     joined: Operand = t.view(table, n * (c.head_dim // 2))
     if c.rotary is Rotary.TURNS:
-        for section in c.mrope_section[1:]:
-            t.move("copy", t.view(table, n * section), into=joined)
+        for axis, section in enumerate(c.mrope_section[1:], 1):
+            places = len(range(axis, min(3 * section, c.head_dim // 2), 3))
+            t.move("copy", t.view(table, n * places), into=joined)
     else:
         joined = t.move("cat", joined)
     if c.rotary is Rotary.NEIGHBOURS:
@@ -309,18 +310,20 @@ def _attention(
     if mask is None:  # in a serving engine, of which only memory is asked
         heads = fused_attention(t, "flash_attention", Attention(B, H, kv, T, K, D, D), q, k, v)
         return t.call("o_proj", linear, heads, n, H * D, c.hidden_size), k, v, None
-    keys, values = k, v
-    if kv != H:
-        keys, values = (t.move("clone", each, n=B * K * (H * D)) for each in (k, v))
+    keys, values, repeated = k, v, B * K * (H * D)
+    if H > kv > 1:  # `repeat_kv`; one for all heads is expanded in place
+        keys, values = (t.move("clone", each, n=repeated) for each in (k, v))
     # Features of a head lie apart in a prompt, unless rotation has laid them out anew.
     is_apart = B > 1 and H > 1 and not p.past and c.rotary is not Rotary.NEIGHBOURS
+    shared = repeated if B > 1 and H > kv == 1 else None
     if not p.past:
         t.skippable(scores_of_later_tokens(t, p, H) * (2 * D))
     scores = Gemm(B * H, T, K, D)
-    weights = t.map("mul", product(t, scores, q, keys, n * (H * D) if is_apart else None))
+    queries = n * (H * D) if is_apart else None
+    weights = t.map("mul", product(t, scores, q, keys, queries, shared))
     weights = t.map("add", weights, mask)
     weights = t.cast(t.softmax(weights, n * H, K), t.dtype)
-    heads = product(t, Gemm(B * H, T, D, K), weights, values)
+    heads = product(t, Gemm(B * H, T, D, K), weights, values, None, shared)
     if H > 1 and T > 1:
         heads = t.move("clone", heads)
     del keys, values

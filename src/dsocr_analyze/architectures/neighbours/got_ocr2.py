@@ -167,7 +167,8 @@ def _projector(t: Tape, x: Operand, N: int, c: GotVision) -> Operand:
     g, C, d = c.side, c.channels, c.out_width
     x = t.call("conv_upsampler1", conv2d, x, N, g, C, 2 * C, 3, stride=2, padding=1)
     x = t.call("conv_upsampler2", conv2d, x, N, g // 2, 2 * C, d, 3, stride=2, padding=1)
-    return t.call("multimodal_projector", linear_of_parts, x, x.n // d, d, d, N > 1)
+    is_apart = N > 1 and g > c.merge
+    return t.call("multimodal_projector", linear_of_parts, x, x.n // d, d, d, is_apart)
 
 
 # --- a layer ---------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ def _layer(t: Tape, x: Operand, N: int, c: GotVision, *, is_global: bool) -> Ope
         x, weights = t.call("attn", _attention, x, N, g, c)
     else:
         windows = ceil_div(g, W)
-        x = window_partition(t, x, N, g, windows, W, d)
+        x = window_partition(t, x, N, g, windows, W, d, copies=True)
         x, weights = t.call("attn", _attention, x, N * windows**2, W, c)
         x = window_unpartition(t, x, N, g, windows, W, d)
     x = t.map("add", residual, x)
@@ -207,7 +208,7 @@ def _attention(t: Tape, x: Operand, N: int, g: int, c: GotVision) -> tuple[Opera
     terms = None
     if c.has_relative_positions:
         terms = _position_terms(t, q, N, g, c)
-        terms = t.move("clone", terms)
+        terms = t.move("clone", terms) if H > 1 or N > 1 else terms
         weights = t.map("add", weights, terms)
     weights = t.cast(t.softmax(weights, N * H * T, T), t.dtype)
     heads = t.product("matmul", Gemm(N * H, T, D, T), weights, v)
@@ -224,8 +225,8 @@ def _position_terms(t: Tape, q: Operand, N: int, g: int, c: GotVision) -> Operan
     Rh = _relative_positions(t, "rel_pos_h", g, D)
     Rw = _relative_positions(t, "rel_pos_w", g, D)
     product = Gemm(g, N * g * H, g, D)
-    rows = t.product("einsum", product, t.move("clone", q), Rh)
-    is_strided = H > 1 and not N > 1
+    is_many, is_strided = H > 1 or N > 1, H > 1 and not N > 1
+    rows = t.product("einsum", product, t.move("clone", q) if is_many else q, Rh)
     columns = t.product("einsum", product, t.move("clone", q) if is_strided else q, Rw)
     terms = t.map("add", rows, columns, n=N * H * g**4)
     t.hold(Rh, Rw)

@@ -28,7 +28,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
 from dsocr_analyze.architectures.ocr_family.attention import swiglu
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.dtypes import BOOL, INT64
-from dsocr_analyze.kernels import Rows
+from dsocr_analyze.kernels import Elements, Rows, Work
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import rms_norm
 
@@ -86,8 +86,7 @@ def _visual(
     positions = patch_positions(t, images)
     ends = sequence_ends(t, images)
     index = _window_index(t, images, c)
-    starts = t.input(1 + sum(count for count, _ in windows), INT32)
-    starts = t.map("unique_consecutive", starts, kind="reduction")
+    starts = _window_starts(t, images, windows, c)
     x = t.call("patch_embed", patch_embed, pixels, n, c, bias=False)
     x = t.gather("index", index, x.n, t.dtype)
     cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
@@ -145,7 +144,8 @@ def _window_index(t: Tape, images: ImageGrid, c: Qwen25Vision) -> Operand:
     for _ in range(images.count):
         index = t.move("arange", n=tokens, dtype=INT64, into=t.host(tokens, INT64))
         index = t.move("constant_pad_nd", index, n=padded, into=host)
-        index = t.move("clone", index, into=host)
+        if W > 1 and w >= W:
+            index = t.move("clone", index, into=host)
         inside = t.map("ne", index, output=BOOL, into=flags)
         counts, *_ = t.rows(
             "reduction", "sum", inside, Rows(count, W * W), (count, INT64), flops=padded
@@ -158,6 +158,16 @@ def _window_index(t: Tape, images: ImageGrid, c: Qwen25Vision) -> Operand:
         )
         t.map("add", t.map("mul", ends))
     return t.move("cat", *parts, n=images.count * tokens, into=t.host(images.count * tokens, INT64))
+
+
+def _window_starts(t: Tape, images: ImageGrid, windows: Runs, c: Qwen25Vision) -> Operand:
+    """Where each window starts and the last one ends, without the empty ones of the padding."""
+    h, w, W = images.height // c.merge, images.width // c.merge, c.window
+    given = 1 + images.count * (h // W + 1) * (w // W + 1)
+    found = 1 + sum(count for count, _ in windows)
+    work = Work(0, given, 0, given * INT32.nbytes, found * INT32.nbytes)
+    t.record("reduction", "unique_consecutive", Elements(found), INT32, INT32, work)
+    return t.empty(found, INT32)
 
 
 def _order(t: Tape, index: Operand) -> Operand:

@@ -141,7 +141,8 @@ def _projector(t: Tape, x: Operand, images: ImageGrid, c: PaddleVision) -> Opera
             t.map("floor_divide", one)
         for _ in range(2):
             t.map("mul", one, one)
-        part = t.move("clone", part)
+        if 1 < c.merge < images.width:
+            part = t.move("clone", part)
         names, widths = ("linear_1", "act", "linear_2"), (joined, joined, c.out_width)
         parts.append(mlp(t, part, names, n // c.unit, widths))
     return t.cat(*parts)

@@ -92,11 +92,14 @@ def _mlp_block(t: Tape, x: Operand, n: Size, c: SamDimensions) -> Operand:
 
 
 def window_partition(
-    t: Tape, x: Operand, N: Size, g: int, windows: int, window: int, d: int
+    t: Tape, x: Operand, N: Size, g: int, windows: int, window: int, d: int, *, copies: bool = False
 ) -> Operand:
-    """`[N, g, g, d]`, padded with zeros, to `windows^2` windows of each view."""
+    """`[N, g, g, d]`, padded with zeros, to `windows^2` windows of each view.
+
+    Padding by nothing is left out unless it `copies`.
+    """
     side = windows * window
-    if side > g:
+    if side > g or copies:
         x = t.move("constant_pad_nd", x, n=N * side * side * d)
     return t.move("clone", x) if windows > 1 else x
 
