@@ -32,9 +32,9 @@ NO_DOCUMENT = {
 
 LATER_KEYS = {
     "Model": {"config_text"}, "TimeAssumptions": {"correction"},
-    "TimeEntry": {"ridge_flops_per_byte"}, "Workload": {"prompt_pages"},
+    "TimeEntry": {"ridge_flops_per_byte"}, "View": {"height"}, "Workload": {"prompt_pages"},
 }  # fmt: skip
-"""Keys that every report has now, and that reports of an earlier release are read without."""
+"""Keys that every report has now, or all but squares, and that earlier reports are read without."""
 
 COMMITTED = resources.files("dsocr_analyze").joinpath("report")
 

@@ -104,7 +104,7 @@ def page_totals(
         model.check_flash(c)
     costs = _Costs(model, c, dtype, flash_attention)
     view_sizes, view_place = _distinct_rows(deciding)
-    least = model.view_sizes(*_LEAST.values())
+    least = model.view_sizes(*[*_LEAST.values()][:-1])
     found = _looks(looks(model, c, dtype), view_sizes, least)
     counts = pages[len(views) :]
     is_exact = n > 0 and costs.exceeds_int64(found, *counts)
