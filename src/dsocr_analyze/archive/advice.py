@@ -359,7 +359,7 @@ def advice_tables(advice: AdviceDocument) -> Iterator[Table]:
         ("mode", "tiles", "in tiles", "global view", "effective", "tokens", "prompt"),
         tuple(
             (
-                mode.mode, "-" if mode.grid == (1, 1) else "{} x {}".format(*mode.grid),
+                mode.mode, "{} x {}".format(*mode.grid) if len(mode.seen) > 1 else "-",
                 mode.seen[0].text if len(mode.seen) > 1 else "-", mode.seen[-1].text,
                 fineness(mode.effective_scale, mode.effective_dpi),
                 exact(mode.vision_tokens), exact(mode.visual_tokens),

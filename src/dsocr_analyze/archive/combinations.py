@@ -70,11 +70,17 @@ class Sweep:
         return tuple(map(len, (self.pages[0], *self.lengths.values())))
 
     def check(self, model: CountedModel) -> None:
-        """Raises early what `batches` would, or WorkloadError for too many rows."""
+        """Raises early what `batches` would, or WorkloadError for too many rows.
+
+        Raises PageError for a page that the model's processor refuses.
+        """
         if self.rows > _MOST_ROWS:
             raise WorkloadError(
                 f"the sweep has {self.rows} rows; give shorter ranges, for at most {_MOST_ROWS}"
             )
+        rule = model.architecture.forms.page_rule
+        for page in np.flatnonzero(rule.codes(*self.pages) == 0)[:1]:
+            rule.grid(*self.pages[:, page].tolist())  # raises
         modes = [max(self.modes, key=attrgetter(side)) for side in ("image_size", "base_size")]
         settings = [each for each in self.settings if each.mode in modes]
         for end, time in ((np.max, None), (np.min, self.time)):

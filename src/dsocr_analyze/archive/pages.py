@@ -58,6 +58,8 @@ _MOST: Final = dict.fromkeys(_SIZES, LARGEST_SIDE) | {
 """The largest value of each column; a list may lack lengths."""
 
 _REASONS: Final = len(Reason)
+_REFUSED: Final = 1 + _REASONS * len(_MOST)
+"""The fault of a page that the model's processor refuses."""
 
 
 def _wanted_columns(what: str, names: list[str]) -> tuple[str, ...]:
@@ -232,7 +234,7 @@ def _cell(path: str) -> str:
 
 
 def _read_rows(
-    batch: pa.RecordBatch | pa.Table,
+    batch: pa.RecordBatch | pa.Table, rule: views.PageRule
 ) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.uint8]]:
     """The columns of a list, `[n]`, all 1 in a faulty row; and faults, `[n]`, 0 in good rows."""
     values: dict[str, NDArray[np.int64]] = {}
@@ -241,6 +243,8 @@ def _read_rows(
         values[name], reasons = whole_numbers(name, batch.column(name), _MOST[name])
         first = (faults == 0) & (reasons != 0)
         faults[first] = _REASONS * list(_MOST).index(name) + reasons[first]
+    is_refused = rule.codes(*(np.maximum(1, values[name]) for name in _SIZES)) == 0
+    faults[is_refused & (faults == 0)] = _REFUSED
     for column in values.values():
         column[faults != 0] = 1
     return values, faults
@@ -248,6 +252,8 @@ def _read_rows(
 
 def _fault_text(fault: int, raw: RawRows | None = None, index: int = 0) -> str:
     """What is wrong with a row's first bad column; with its value if the row is given."""
+    if fault == _REFUSED:
+        return "the page's sides are too different for the model's processor"
     position, reason = divmod(fault - 1, _REASONS)
     column = list(_MOST)[position]
     return problem_text(column, reason + 1, _MOST[column], raw and raw.value(column, index))
@@ -300,15 +306,16 @@ def count_pages(
     planned = PageRequest(
         architecture=model.architecture, text_tokens=text_tokens, max_new_tokens=max_new_tokens
     ).workload_of_page
-    values, faults = _read_rows(batch)
+    rule = model.architecture.forms.page_rule
+    values, faults = _read_rows(batch, rule)
     workloads = Workloads(
-        model.architecture.forms.page_rule.codes(values["width"], values["height"]),
+        rule.codes(values["width"], values["height"]),
         values.get("text_tokens", planned.text_tokens),
         values.get("max_new_tokens", planned.max_new_tokens),
     )
     results = cost_columns(model, setting, workloads)
     columns = {name: pa.array(each, mask=faults > 0) for name, each in results.items()}
-    problems = [None, *map(_fault_text, range(1, 1 + _REASONS * len(_MOST)))]
+    problems = [None, *map(_fault_text, range(1, 1 + _REFUSED))]
     columns["problem"] = pa.array(problems, pa.string()).take(pa.array(faults))
     for name, column in columns.items():
         batch = batch.append_column(name, column)
@@ -347,7 +354,7 @@ def read_pages(
     Raises PageError if it cannot be read to its end, WorkloadError if a column is not numeric.
     """
     for raw in batches:
-        values, faults = _read_rows(raw.columns)
+        values, faults = _read_rows(raw.columns, rule)
         is_good = faults == 0
         good = raw.columns.filter(pa.array(is_good))
         of_files = {name: good[name] for name in good.schema.names if name not in _MOST}

@@ -116,7 +116,7 @@ def add_up(
     one; seconds do not depend on that. Raises what reading `batches` and the timer do.
     """
     grids: Any = model.architecture.forms.page_rule
-    follow_pages = any(setting.mode.follows_pages for setting in settings)
+    are_cut = any(setting.mode.crop_mode for setting in settings)
     totals = [_Totals(model, setting) for setting in settings]
     malformed: list[MalformedRows] = []
     pages_by_code = np.zeros(grids.count, np.int64)
@@ -131,7 +131,7 @@ def add_up(
 
     for keys, sums in _distinct_workloads(workloads(), at_once=batch_size > 1):
         distinct, counts, amounts = _unpacked(keys), sums[0].astype(np.int64), sums[1:]
-        np.add.at(pages_by_code, distinct.grids * follow_pages, counts)
+        np.add.at(pages_by_code, distinct.grids * are_cut, counts)
         for each in totals:
             each.add(distinct, counts, batch_size)
         if timer is not None:

@@ -127,9 +127,10 @@ def measurement(
         page, source, unpredicted = _predicted(session, workload, protocol, profiles)
         found = passes.measure_page(model, workload, architecture, protocol, on_progress=announce)
         prepared = None
-        if isinstance(workload, PageWorkload) and architecture.closed_forms is not None:
+        is_known = architecture.closed_forms is not None
+        if is_known and isinstance(workload, PageWorkload) and workload.image_size:
             announce("preprocessing")
-            content = architecture.closed_forms.page_rule.page_in_views(workload)[-1].content
+            content = architecture.forms.page_rule.page_in_views(workload)[-1].content
             prepared = compared(
                 passes.measured_preprocessing(workload, content, protocol.repeats),
                 assumptions.estimated_preprocessing(architecture, workload),

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from dsocr_analyze import analysis
+from dsocr_analyze.architectures import RELATIVES
 from dsocr_analyze.cli import kept_files, options, page_options, printing, streams, words
 from dsocr_analyze.errors import DeviceError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.hardware.profile import cpu_profile_text
@@ -235,6 +236,11 @@ def infer(
 
 def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
     """Raises ModelDirectoryError if it cannot run `infer()`."""
+    if directory.of_transformers is not None:
+        raise ModelDirectoryError(
+            f"{directory.architecture.title} has no infer() of its own; give the directory of"
+            f" {', '.join(RELATIVES)}"
+        )
     if directory.is_reference:
         raise ModelDirectoryError(
             "the built-in reference has no infer(); give the vendor's own directory, such"

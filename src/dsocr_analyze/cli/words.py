@@ -88,7 +88,7 @@ def print_config_findings(
     of = "" if name is None else f"{name}: "
     for warning in directory.config_findings.warnings:
         warn(context, [f"{of}{warning}"])
-    if not by_closed_forms and (reason := directory.untraceable):
+    if context.params.get("engine") == "trace" and (reason := directory.untraceable):
         complain(f"note: {of}{reason}")
     if by_closed_forms and directory.recognized is not None:
         for note in directory.dimensions().notes:
