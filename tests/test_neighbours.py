@@ -1,7 +1,9 @@
 """The neighbours' networks: forwards beside the trace of transformers 5, counts by hand."""
 
 import copy
+import functools
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -11,6 +13,7 @@ from sampling import first, sampled
 from test_generate_witness import real_model, really_generated
 from torch.utils.flop_counter import FlopCounterMode
 
+from dsocr_analyze.architectures.config_file import USED, ConfigFindings, findings_of, leaves_of
 from dsocr_analyze.architectures.neighbours.glm_ocr import GLM_OCR
 from dsocr_analyze.architectures.neighbours.got_ocr2 import GOT_OCR2
 from dsocr_analyze.architectures.neighbours.lightonocr import LIGHTONOCR
@@ -21,6 +24,7 @@ from dsocr_analyze.architectures.neighbours.qwen3_vl import QWEN3_VL
 from dsocr_analyze.architectures.neighbours.vision import ImageGrid
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.kernels import merged, total_work
 from dsocr_analyze.tape import Tape
 from dsocr_analyze.trace.passes import trace_passes
@@ -59,6 +63,71 @@ def test_a_prompt_is_embedded_as_in_the_whole_pass(model):
     whole = Tape(BFLOAT16)
     whole.call("", whole_model, model, c, Pass(2, 1100), images)
     assert t.kernels == whole.kernels[: len(t.kernels)]
+
+
+# ---------------------------------------------------------------------------------- config keys
+
+
+class Noted(dict):
+    """An object of a config, which notes the paths of the keys that are read."""
+
+    def __init__(self, values, read, where=()):
+        super().__init__(values)
+        self.read, self.where = read, where
+
+    def get(self, key, default=None):
+        path = (*self.where, key)
+        self.read.add(path)
+        value = super().get(key, default)
+        return Noted(value, self.read, path) if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize("model", NEIGHBOURS, ids=BY_NAME)
+def test_a_key_is_read_exactly_if_the_table_says_so(model):
+    read, table = set(), model.config_table
+    model.read_dimensions(Noted(model.config, read))
+    assert findings_of(model.config, table, "reference") == ConfigFindings((), ())
+    for path, _ in leaves_of(model.config, table.is_section):
+        assert (path in read) == (table.rule(path, model.config, "reference") == USED), path
+
+
+WRONG = (
+    (GLM_OCR, "text_config.num_key_value_heads", 3, "a divisor of 'num_attention_heads', 16"),
+    (GLM_OCR, "text_config.rope_parameters.mrope_section", [16, 24], "three whole numbers of sum"),
+    (GLM_OCR, "text_config.rope_parameters.partial_rotary_factor", 0.5, "rotates only part"),
+    (GLM_OCR, "text_config.hidden_act", "sine", "give one of silu"),
+    (GLM_OCR, "vision_config.out_hidden_size", 1024, "1536, the decoder's 'hidden_size'"),
+    (GLM_OCR, "vision_config.num_heads", 7, "a multiple of 4"),
+    (GLM_OCR, "quantization_config", {"bits": 4}, "stores weights in another type"),
+    (GOT_OCR2, "vision_config.image_size", 1000, "a multiple of 64"),
+    (GOT_OCR2, "text_config.layer_types", ["sliding_attention"] * 24, "'full_attention' for each"),
+    (LIGHTONOCR, "vision_feature_layer", -2, "features of other layers"),
+    (LIGHTONOCR, "vision_config.head_dim", 32, "from 64 to 64"),
+    (OLMOCR, "use_sliding_window", True, "bounds what a decode step attends to"),
+    (OLMOCR, "vision_config.fullatt_block_indexes", [32], "from 0 to 31"),
+    (OLMOCR, "rope_scaling.rope_type", "dynamic", "other frequencies"),
+    (PADDLEOCR_VL, "text_config.use_bias", True, "adds biases"),
+    (QWEN3_VL, "vision_config.num_position_embeddings", 2303, "a square"),
+    (QWEN3_VL, "vision_config.deepstack_visual_indexes", [5, 5], "each layer once"),
+    (QWEN3_VL, "text_config.num_hidden_layers", 2, "from 3 to"),
+)
+
+
+def read_checked(model, config):
+    for message, _ in findings_of(config, model.config_table, "reference").refusals:
+        raise ConfigError(message)
+    return model.read_dimensions(config)
+
+
+@pytest.mark.parametrize(("model", "key", "value", "said"), WRONG)
+def test_a_config_that_describes_no_model_is_refused(model, key, value, said):
+    config = copy.deepcopy(dict(model.config))
+    *sections, name = key.split(".")
+    functools.reduce(dict.__getitem__, sections, config)[name] = value
+    with pytest.raises(ConfigError, match=f"(?s){name}.*{re.escape(said)}"):
+        read_checked(model, config)
+    unknown, *_ = findings_of({**model.config, "new": 1}, model.config_table, "reference").warnings
+    assert unknown == "config.json: 'new' is unknown; no figure includes it"
 
 
 # ---------------------------------------------------------- beside transformers, on small models

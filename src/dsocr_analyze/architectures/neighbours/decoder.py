@@ -102,21 +102,19 @@ class DenseDecoder:
         is_tied: bool,
         rotary: Rotary = Rotary.PLAIN,
         mrope_section: tuple[int, ...] = (),
-        deepstack: int = 0,
         **options: bool,
     ) -> Self:
         """Reads the object with the decoder's keys; raises ConfigError.
 
         Args:
             keys: The object.
-            is_tied: Whether embeddings and head have the same weights, if `keys` does not say so.
+            is_tied: Whether embeddings and head have the same weights.
             rotary: How heads turn.
             mrope_section: Where the file has none.
-            deepstack: As the attribute.
             options: `attention_bias`, `head_norms`, `output_norms`, as the attributes.
         """
         heads = multi_head_attention(keys)
-        layers = keys.integer("num_hidden_layers", least=max(1, deepstack), most=MOST_LAYERS)
+        layers = keys.integer("num_hidden_layers", most=MOST_LAYERS)
         types = keys.value("layer_types", None)
         keys.check(
             types is None or types == [_FULL] * layers,
@@ -132,10 +130,9 @@ class DenseDecoder:
             intermediate_size=keys.integer("intermediate_size", most=LARGEST_WIDTH),
             hidden_act=keys.choice("hidden_act", tuple(ACTIVATIONS)),
             max_position_embeddings=keys.integer("max_position_embeddings"),
-            tie_word_embeddings=is_tied or keys.boolean("tie_word_embeddings", False),
+            tie_word_embeddings=is_tied,
             rotary=rotary,
             mrope_section=mrope_section,
-            deepstack=deepstack,
             **heads,
             **options,
         )
@@ -343,17 +340,7 @@ def _turned_neighbours(
     t: Tape, q: Operand, k: Operand, cos: Operand, sin: Operand
 ) -> tuple[Operand, Operand]:
     """Queries and keys, of which all features turn (`apply_rotary_pos_emb` of GLM-OCR)."""
-    q_embed, k_embed = _turned_pairs(t, q, cos, sin), _turned_pairs(t, k, cos, sin)
+    q_embed, k_embed = rotated(t, q, cos, sin, "stack"), rotated(t, k, cos, sin, "stack")
     q_embed = t.move("cat", q_embed)
     k_embed = t.move("cat", k_embed)
     return q_embed, k_embed
-
-
-def _turned_pairs(t: Tape, x: Operand, cos: Operand, sin: Operand) -> Operand:
-    """`rotated` for neighbours instead of halves, of all features (`rotate_half_llm`)."""
-    half = t.view(x, x.n // 2)
-    return t.map(
-        "add",
-        t.map("mul", x, cos),
-        t.map("mul", t.move("stack", t.map("neg", half), half, n=x.n), sin),
-    )

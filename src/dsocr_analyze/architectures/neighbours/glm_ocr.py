@@ -3,26 +3,27 @@
 Source: `GlmOcrVisionModel` and its parts of transformers 5.23.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, ClassVar, Final
 
-from dsocr_analyze.architectures.config_file import Config, ConfigKeys
-from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, Rotary
+from dsocr_analyze.architectures.config_file import Config, ConfigKeys, Harmless
+from dsocr_analyze.architectures.neighbours.decoder import Rotary
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
     VisionTransformer,
     axial_tables,
     patch_embed,
-    patch_pixels,
     patch_positions,
     rotary_attention,
     sequence_ends,
     transformer_sizes,
+    vision_layer,
 )
 from dsocr_analyze.architectures.ocr_family.attention import swiglu
+from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.kernels import Convolution
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, convolution, layer_norm, linear, rms_norm
@@ -38,17 +39,16 @@ class GlmVision(VisionTransformer):
 class GlmOcr(Neighbour[GlmVision]):
     """GLM-OCR."""
 
+    options: ClassVar[Mapping[str, Any]] = {
+        "rotary": Rotary.NEIGHBOURS,
+        "mrope_section": (8, 12, 12),
+        "output_norms": True,
+    }
+    asks_decoder = True
     has_videos = True
-
-    def read_decoder(self, config: Config) -> DenseDecoder:
-        """Reads a whole `config.json`; raises ConfigError."""
-        return DenseDecoder.from_config(
-            ConfigKeys(config).section("text_config"),
-            is_tied=ConfigKeys(config).boolean("tie_word_embeddings", False),
-            rotary=Rotary.NEIGHBOURS,
-            mrope_section=(8, 12, 12),
-            output_norms=True,
-        )
+    own_keys: ClassVar[Rules] = {
+        "vision_config.image_size": Harmless("no table of positions is made for it")
+    }
 
     def read_vision(self, config: Config, out_width: int) -> GlmVision:
         """Reads a whole `config.json`; raises ConfigError."""
@@ -58,42 +58,36 @@ class GlmOcr(Neighbour[GlmVision]):
 
     def encode(self, t: Tape, images: ImageGrid, c: GlmVision) -> ImageFeatures:
         """`[n, 3 taps] -> [n / m^2, d_out]`."""
-        pixels = patch_pixels(t, images, c)
-        tokens, before = t.call("model.visual", _visual, pixels, images, c)
-        return ImageFeatures(tokens, kept=(before,))
+        return t.call("model.visual", _visual, images, c)
 
 
-def _visual(t: Tape, pixels: Operand, images: ImageGrid, c: GlmVision) -> tuple[Operand, Operand]:
-    """`GlmOcrVisionModel`: tokens, and features before they are merged."""
-    n, d = images.total, c.width
+def _visual(t: Tape, images: ImageGrid, c: GlmVision) -> ImageFeatures:
+    """`GlmOcrVisionModel`; features before they are merged stay alive."""
     positions = patch_positions(t, images)
     ends = sequence_ends(t, images)
-    x = t.call("patch_embed", patch_embed, pixels, n, c)
+    x = t.call("patch_embed", patch_embed, images, c)
     cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
     for index in range(c.layers):
         x = t.again(f"blocks.{index}", _block, x, cos, sin, images, c)
-    x = t.call("post_layernorm", rms_norm, x, n, d)
-    shape = Convolution(n // c.unit, 1, d, c.out_width, c.unit)
+    x = t.call("post_layernorm", rms_norm, x, images.total, c.width)
+    shape = Convolution(images.total // c.unit, 1, c.width, c.out_width, c.unit)
     x = t.call("downsample", convolution, x, shape, bias=True)
-    merged = t.call("merger", _merger, x, n // c.unit, c)
-    t.hold(positions, ends, cos, sin)
-    return merged, x
+    merged = t.call("merger", _merger, x, shape.images, c)
+    t.hold(ends, cos, sin)
+    return ImageFeatures(merged, kept=(x,))
 
 
 def _block(
     t: Tape, x: Operand, cos: Operand, sin: Operand, images: ImageGrid, c: GlmVision
 ) -> Operand:
-    """`y = x + attention(norm(x))`, `y + mlp(norm(y))` (`GlmOcrVisionBlock`)."""
-    n, d = images.total, c.width
-    residual = x
-    x = t.call("norm1", rms_norm, x, n, d)
-    x = t.call(
-        "attn", rotary_attention, x, cos, sin, images.runs, c.heads, bias=c.bias, head_norms=True
-    )
-    residual = x = t.map("add", residual, x)
-    x = t.call("norm2", rms_norm, x, n, d)
-    x = t.call("mlp", swiglu, x, n, d, c.mlp_width, c.hidden_act, bias=c.bias)
-    return t.map("add", residual, x)
+    """`GlmOcrVisionBlock`."""
+    attend = partial(
+        rotary_attention, cos=cos, sin=sin, runs=images.runs, H=c.heads, bias=c.bias,
+        head_norms=True,
+    )  # fmt: skip
+    n, d, f = images.total, c.width, c.mlp_width
+    feed = partial(swiglu, n=n, d=d, f=f, act=c.hidden_act, bias=c.bias)
+    return vision_layer(t, x, d, rms_norm, attend, feed)
 
 
 def _merger(t: Tape, x: Operand, n: int, c: GlmVision) -> Operand:

@@ -3,18 +3,27 @@
 Source: `GotOcr2VisionEncoder`, `GotOcr2MultiModalProjector` and their parts of transformers 5.23.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
-from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder
+from dsocr_analyze.architectures.config_file import (
+    LARGEST_WIDTH,
+    Config,
+    ConfigKeys,
+    Harmless,
+)
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.processed_pages import ProcessedTensor
 from dsocr_analyze.architectures.neighbours.resizing import FixedView, ResizeRule
-from dsocr_analyze.architectures.neighbours.vision import CHANNELS, LARGEST_PATCH, ImageGrid, mlp
+from dsocr_analyze.architectures.neighbours.vision import (
+    CHANNELS,
+    ImageGrid,
+    VisionTransformer,
+    mlp,
+    transformer_sizes,
+)
+from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.architectures.ocr_family.vision import (
     linear_of_parts,
@@ -24,43 +33,35 @@ from dsocr_analyze.architectures.ocr_family.vision import (
 )
 from dsocr_analyze.kernels import Elements, Gemm, Work
 from dsocr_analyze.tape import Operand, Tape, ceil_div
-from dsocr_analyze.tape.modules import ACTIVATIONS, conv2d, layer_norm, linear
+from dsocr_analyze.tape.modules import conv2d, layer_norm, linear
 from dsocr_analyze.workload import PageWorkload
+
+_KEYS: Final = ("num_hidden_layers", "num_attention_heads", "mlp_dim")
+_MERGE: Final = 4
+"""Patches per side of a visual token, after two convolutions of stride 2."""
 
 
 @dataclass(frozen=True, slots=True)
-class GotVision:
+class GotVision(VisionTransformer):
     """Dimensions of `GotOcr2VisionEncoder` and the projector.
 
     Attributes:
         image_size: Pixels per side of a view.
-        patch_size: Pixels per side.
         window: Patches per side.
         global_layers: Layers that attend over the whole view.
         channels: Features after the encoder's neck.
         qkv_bias: Whether queries, keys and values have one.
         has_positions: Whether patches have a learned position.
         has_relative_positions: Whether attention has relative ones (MViTv2, Li et al. 2022, eq. 4).
-        out_width: Features of a visual token, the decoder's.
     """
 
-    layers: int
-    width: int
-    heads: int
-    mlp_width: int
-    hidden_act: str
     image_size: int
-    patch_size: int
     window: int
     global_layers: tuple[int, ...]
     channels: int
     qkv_bias: bool
     has_positions: bool
     has_relative_positions: bool
-    out_width: int
-
-    merge: ClassVar[int] = 4
-    """Patches per side of a visual token, after two convolutions of stride 2."""
 
     @property
     def side(self) -> int:
@@ -71,48 +72,30 @@ class GotVision:
 class GotOcr2(Neighbour[GotVision]):
     """GOT-OCR2."""
 
+    options: ClassVar[Mapping[str, Any]] = {"attention_bias": True}
+    is_tied = True
     joins_images = False
     returns_features = True
-
-    def read_decoder(self, config: Config) -> DenseDecoder:
-        """Reads a whole `config.json`; raises ConfigError."""
-        return DenseDecoder.from_config(
-            ConfigKeys(config).section("text_config"),
-            is_tied=ConfigKeys(config).boolean("tie_word_embeddings", True),
-            attention_bias=True,
-        )
+    own_keys: ClassVar[Rules] = {
+        "image_seq_length": Harmless("the view's size says how many tokens it has")
+    }
 
     def read_vision(self, config: Config, out_width: int) -> GotVision:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config).section("vision_config")
-        width, heads = (
-            keys.integer("hidden_size", most=LARGEST_WIDTH),
-            keys.integer("num_attention_heads"),
-        )
-        keys.check(
-            width % heads == 0, "num_attention_heads", f"a divisor of 'hidden_size', {width}"
-        )
-        layers = keys.integer("num_hidden_layers", most=MOST_LAYERS)
-        patch = keys.integer("patch_size", most=LARGEST_PATCH)
-        image = keys.integer("image_size", least=patch, most=LARGEST_IMAGE)
-        keys.check(
-            image % (4 * patch) == 0, "image_size", f"a multiple of {4 * patch}, a token's pixels"
-        )
+        sizes = transformer_sizes(config, out_width, _KEYS)
+        token = _MERGE * sizes["patch_size"]
+        image = keys.integer("image_size", least=token, most=LARGEST_IMAGE)
+        keys.check(image % token == 0, "image_size", f"a multiple of {token}, a token's pixels")
         return GotVision(
-            layers=layers,
-            width=width,
-            heads=heads,
-            mlp_width=keys.integer("mlp_dim", most=LARGEST_WIDTH),
-            hidden_act=keys.choice("hidden_act", tuple(ACTIVATIONS)),
+            **sizes | {"merge": _MERGE},
             image_size=image,
-            patch_size=patch,
             window=keys.integer("window_size", most=LARGEST_IMAGE),
-            global_layers=keys.integers("global_attn_indexes", least=0, most=layers - 1),
+            global_layers=keys.integers("global_attn_indexes", least=0, most=sizes["layers"] - 1),
             channels=keys.integer("output_channels", most=LARGEST_WIDTH),
             qkv_bias=keys.boolean("qkv_bias"),
             has_positions=keys.boolean("use_abs_pos"),
             has_relative_positions=keys.boolean("use_rel_pos"),
-            out_width=out_width,
         )
 
     def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
@@ -189,7 +172,7 @@ def _layer(t: Tape, x: Operand, N: int, c: GotVision, *, is_global: bool) -> Ope
     x = t.map("add", residual, x)
     normed = t.call("layer_norm2", layer_norm, x, n, d, channels_first=True)
     names = "lin1", "act", "lin2"
-    output = t.map("add", x, t.call("mlp", mlp, normed, names, n, (d, f, d), c.hidden_act))
+    output = t.map("add", x, t.call("mlp", mlp, normed, names, (d, f, d), c.hidden_act))
     t.hold(residual, normed, weights)
     return output
 

@@ -3,14 +3,12 @@
 Source: `PixtralVisionModel`, `Mistral3MultiModalProjector` and their parts of transformers 5.23.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, ClassVar, Final
 
-from dsocr_analyze.architectures.config_file import Config, ConfigKeys
-from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder
+from dsocr_analyze.architectures.config_file import USED, Config, ConfigKeys, Fixed, Harmless
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.processed_pages import ProcessedTensor
 from dsocr_analyze.architectures.neighbours.vision import (
@@ -23,14 +21,18 @@ from dsocr_analyze.architectures.neighbours.vision import (
     mlp,
     patch_pixels,
     transformer_sizes,
+    vision_layer,
     whole_attention,
 )
 from dsocr_analyze.architectures.ocr_family.attention import rotated, swiglu
+from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.dtypes import INT64
 from dsocr_analyze.kernels import Convolution
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, convolution, linear, rms_norm
 from dsocr_analyze.workload import PageWorkload
+
+_KEYS: Final = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +51,21 @@ class PixtralVision(VisionTransformer):
 class LightOnOcr(Neighbour[PixtralVision]):
     """LightOnOCR."""
 
+    options: ClassVar[Mapping[str, Any]] = {"head_norms": True}
+    is_tied = True
     returns_features = True
-
-    def read_decoder(self, config: Config) -> DenseDecoder:
-        """Reads a whole `config.json`; raises ConfigError."""
-        return DenseDecoder.from_config(
-            ConfigKeys(config).section("text_config"),
-            is_tied=ConfigKeys(config).boolean("tie_word_embeddings", True),
-            head_norms=True,
-        )
+    own_keys: ClassVar[Rules] = {
+        "spatial_merge_size": USED,
+        "projector_hidden_act": USED,
+        "multimodal_projector_bias": USED,
+        "vision_feature_layer": Fixed((-1,), "it takes the features of other layers"),
+        "vision_config.image_size": Harmless("no table of positions is made for it"),
+    }
 
     def read_vision(self, config: Config, out_width: int) -> PixtralVision:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config)
-        sizes = transformer_sizes(config, out_width, "num_hidden_layers", "num_attention_heads")
+        sizes = transformer_sizes(config, out_width, _KEYS)
         sizes["merge"] = keys.integer("spatial_merge_size", 2, most=LARGEST_PATCH)
         head_dim = sizes["width"] // sizes["heads"]
         keys.section("vision_config").integer("head_dim", head_dim, least=head_dim, most=head_dim)
@@ -139,40 +142,34 @@ def _transformer(
 def _layer(
     t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, c: PixtralVision
 ) -> Operand:
-    """`y = x + attention(norm(x))`, `y + mlp(norm(y))` (`PixtralAttentionLayer`)."""
-    n, d = x.n // c.width, c.width
-    residual = x
-    x = t.call("attention_norm", rms_norm, x, n, d)
-    x, weights = t.call("attention", _attention, x, mask, cos, sin, n, c)
-    residual = x = t.map("add", residual, x)
-    x = t.call("ffn_norm", rms_norm, x, n, d)
-    x = t.call("feed_forward", swiglu, x, n, d, c.mlp_width, c.hidden_act)
-    x = t.map("add", residual, x)
-    t.hold(weights)
-    return x
+    """`PixtralAttentionLayer`."""
+    d, f = c.width, c.mlp_width
+    attend = partial(_attention, mask=mask, cos=cos, sin=sin, c=c)
+    feed = partial(swiglu, n=x.n // d, d=d, f=f, act=c.hidden_act)
+    names = "attention_norm", "attention", "ffn_norm", "feed_forward"
+    return vision_layer(t, x, d, rms_norm, attend, feed, names)
 
 
 def _attention(
-    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, n: int, c: PixtralVision
-) -> tuple[Operand, Operand | None]:
+    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, c: PixtralVision
+) -> tuple[Operand, tuple[Operand, ...]]:
     """Attention over the patches of all images at once, and its weights (`PixtralAttention`)."""
-    d = c.width
+    n, d = x.n // c.width, c.width
     q, k, v = (t.call(name, linear, x, n, d, d) for name in ("q_proj", "k_proj", "v_proj"))
     q, k = rotated(t, q, cos, sin), rotated(t, k, cos, sin)
     if t.is_served:
-        heads, weights = whole_attention(t, (q, k, v), 1, n, c.heads, c.head_dim), None
-    else:
-        heads, weights = masked_attention(t, (q, k, v), mask, n, c.heads, c.head_dim)
-    return t.call("o_proj", linear, heads, n, d, d), weights
+        heads = whole_attention(t, (q, k, v), 1, n, c.heads, c.head_dim)
+        return t.call("o_proj", linear, heads, n, d, d), ()
+    heads, weights = masked_attention(t, (q, k, v), mask, n, c.heads, c.head_dim)
+    return t.call("o_proj", linear, heads, n, d, d), (weights,)
 
 
 def _projector(t: Tape, x: Operand, images: ImageGrid, c: PixtralVision) -> Operand:
     """`Mistral3MultiModalProjector`."""
-    n, d, out = images.total, c.width, c.out_width
-    x = t.call("norm", rms_norm, x, n, d)
+    x = t.call("norm", rms_norm, x, images.total, c.width)
     x = t.call("patch_merger", _patch_merger, x, images, c)
-    names = "linear_1", "act", "linear_2"
-    return mlp(t, x, names, n // c.unit, (d, out, out), c.projector_act, bias=c.projector_bias)
+    names, widths = ("linear_1", "act", "linear_2"), (c.width, c.out_width, c.out_width)
+    return mlp(t, x, names, widths, c.projector_act, bias=c.projector_bias)
 
 
 def _patch_merger(t: Tape, x: Operand, images: ImageGrid, c: PixtralVision) -> Operand:

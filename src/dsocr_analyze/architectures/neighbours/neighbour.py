@@ -5,17 +5,16 @@ the last position. Like `generate` of transformers 5.23, a pass encodes images f
 its encoder returns and all positions until it ends.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.config_file import Config, ConfigKeys, KeyTable
+from dsocr_analyze.architectures.config_file import USED, Config, ConfigKeys, Harmless, KeyRule
+from dsocr_analyze.architectures.neighbours.config_keys import key_table
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, decoder, lm_head
 from dsocr_analyze.architectures.neighbours.processed_pages import (
     ProcessedPages,
@@ -23,9 +22,10 @@ from dsocr_analyze.architectures.neighbours.processed_pages import (
     in_patches,
 )
 from dsocr_analyze.architectures.neighbours.resizing import RULES, ResizeRule
-from dsocr_analyze.architectures.neighbours.vision import CHANNELS, ImageGrid
+from dsocr_analyze.architectures.neighbours.vision import CHANNELS, ImageGrid, VisionTransformer
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
+from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache, OcrModel
 from dsocr_analyze.architectures.ocr_family.passes import DECODE
 from dsocr_analyze.architectures.stages import PREFILL_STAGE, StageScope
@@ -40,19 +40,7 @@ from dsocr_analyze.workload import PageWorkload, ViewBatch
 # --- what a neighbour is ---------------------------------------------------------------------
 
 
-class Vision(Protocol):
-    """Dimensions of vision stages."""
-
-    @property
-    def patch_size(self) -> int:
-        """Pixels per side of a patch."""
-
-    @property
-    def merge(self) -> int:
-        """Patches per side of a visual token."""
-
-
-VisionT = TypeVar("VisionT", bound=Vision)
+VisionT = TypeVar("VisionT", bound=VisionTransformer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +75,17 @@ class ImageFeatures:
     kept: tuple[Operand, ...] = ()
 
 
+@dataclass(slots=True)
+class Prompt:
+    """What a pass keeps: token ids, positions, features of its images, masks of their places."""
+
+    positions: Operand | None = None
+    features: ImageFeatures | None = None
+    ids: Operand | None = None
+    placed: Operand | None = None
+    masks: tuple[Operand, ...] = ()
+
+
 class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
     """A neighbour of DeepSeek-OCR; its own class says what distinguishes it.
 
@@ -98,15 +97,23 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
         vendor_classes: Its names in `architectures`; the first is the one that builds it.
         model_types: Used if no class is named.
         source: Where the built-in config is from.
+        options: Of its decoder, as `DenseDecoder.from_config` takes them.
+        is_tied: Whether the head has the embeddings' weights where the top level does not say so.
+        asks_decoder: Whether it has them, too, if the decoder's keys say so.
         joins_images: Whether features are divided by image, and joined where they take their place.
         has_videos: Whether a prompt is searched for a video's tokens as well.
         returns_features: Whether the model returns the features that took their places.
+        own_keys: Config keys that only it has, or reads otherwise, by dotted path.
+        config_table: Every config key that it knows.
     """
 
+    options: ClassVar[Mapping[str, Any]]
+    is_tied: ClassVar[bool] = False
+    asks_decoder: ClassVar[bool] = False
     joins_images: ClassVar[bool] = True
     has_videos: ClassVar[bool] = False
     returns_features: ClassVar[bool] = False
-    config_table = KeyTable({}, set(), lambda _: {}, {}, "", {})
+    own_keys: ClassVar[Rules] = {}
     packs_pages = True
     is_head_last = True
     fuses_views = True
@@ -123,6 +130,9 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
         built_in: Config = data.value("config", None, dict, "a table")
         self.config = built_in if config is None else config
         self.is_built_in = self.config == built_in
+        ties: KeyRule = USED if self.asks_decoder else Harmless("the top level says so")
+        own: Rules = {"text_config.tie_word_embeddings": ties, **self.own_keys}
+        self.config_table = key_table(built_in, own)
         prefixes = data.texts("vision")
         self.stages = (
             StageScope("vision", prefixes, "vision"),
@@ -184,9 +194,15 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
             arguments=["flash_attention"],
         )
 
-    @abstractmethod
     def read_decoder(self, config: Config) -> DenseDecoder:
         """Reads the decoder's dimensions from a whole `config.json`; raises ConfigError."""
+        keys = ConfigKeys(config)
+        is_flat = keys.value("text_config", None) is None and "hidden_size" in self.config
+        text = keys if is_flat else keys.section("text_config")
+        is_tied = keys.boolean("tie_word_embeddings", self.is_tied)
+        if self.asks_decoder:
+            is_tied |= text.boolean("tie_word_embeddings", False)
+        return DenseDecoder.from_config(text, is_tied=is_tied, **self.options)
 
     @abstractmethod
     def read_vision(self, config: Config, out_width: int) -> VisionT:
@@ -245,17 +261,6 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
 
 
 # --- passes ----------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Prompt:
-    """What a pass keeps: token ids, positions, features of its images, masks of their places."""
-
-    positions: Operand | None = None
-    features: ImageFeatures | None = None
-    ids: Operand | None = None
-    placed: Operand | None = None
-    masks: tuple[Operand, ...] = ()
 
 
 def whole_model(

@@ -3,14 +3,13 @@
 Source: `PaddleOCRVisionModel`, `PaddleOCRProjector` and their parts of transformers 5.23.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.config_file import Config, ConfigKeys
-from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, Rotary
+from dsocr_analyze.architectures.neighbours.decoder import Rotary
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.processed_pages import ProcessedTensor, in_patches
 from dsocr_analyze.architectures.neighbours.vision import (
@@ -26,6 +25,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
     rotary_attention,
     sequence_ends,
     transformer_sizes,
+    vision_layer,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.dtypes import INT64
@@ -33,6 +33,8 @@ from dsocr_analyze.kernels import Convolution, Rows
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import convolution, layer_norm
 from dsocr_analyze.workload import PageWorkload
+
+_KEYS: Final = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +47,17 @@ class PaddleVision(VisionTransformer):
 class PaddleOcrVl(Neighbour[PaddleVision]):
     """PaddleOCR-VL."""
 
-    def read_decoder(self, config: Config) -> DenseDecoder:
-        """Reads a whole `config.json`; raises ConfigError."""
-        return DenseDecoder.from_config(
-            ConfigKeys(config).section("text_config"),
-            is_tied=ConfigKeys(config).boolean("tie_word_embeddings", True),
-            rotary=Rotary.SECTIONS,
-            mrope_section=(16, 24, 24),
-        )
+    options: ClassVar[Mapping[str, Any]] = {
+        "rotary": Rotary.SECTIONS,
+        "mrope_section": (16, 24, 24),
+    }
+    is_tied = True
+    asks_decoder = True
 
     def read_vision(self, config: Config, out_width: int) -> PaddleVision:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config).section("vision_config")
-        sizes = transformer_sizes(config, out_width, "num_hidden_layers", "num_attention_heads")
+        sizes = transformer_sizes(config, out_width, _KEYS)
         patch = sizes["patch_size"]
         image = keys.integer("image_size", least=patch, most=LARGEST_IMAGE)
         return PaddleVision(**sizes, side=image // patch)
@@ -112,20 +112,15 @@ def _encoder(t: Tape, x: Operand, images: ImageGrid, c: PaddleVision) -> Operand
 def _layer(
     t: Tape, x: Operand, cos: Operand, sin: Operand, images: ImageGrid, c: PaddleVision
 ) -> Operand:
-    """`y = x + attention(norm(x))`, `y + mlp(norm(y))` (`PaddleOCRVisionEncoderLayer`)."""
-    n, d, f = images.total, c.width, c.mlp_width
-    residual = x
-    x = t.call("layer_norm1", layer_norm, x, n, d)
-    names, kept = ("q_proj", "k_proj", "v_proj", "out_proj"), list[Operand]()
-    x = t.call(
-        "self_attn", rotary_attention, x, cos, sin, images.runs, c.heads, names=names, kept=kept
-    )
-    residual = x = t.map("add", residual, x)
-    x = t.call("layer_norm2", layer_norm, x, n, d)
-    x = t.call("mlp", mlp, x, ("fc1", "activation_fn", "fc2"), n, (d, f, d), c.hidden_act)
-    x = t.map("add", residual, x)
-    t.hold(*kept)
-    return x
+    """`PaddleOCRVisionEncoderLayer`."""
+    products, widths = ("q_proj", "k_proj", "v_proj", "out_proj"), (c.width, c.mlp_width, c.width)
+    attend = partial(
+        rotary_attention, cos=cos, sin=sin, runs=images.runs, H=c.heads, names=products,
+        keeps_weights=True,
+    )  # fmt: skip
+    feed = partial(mlp, names=("fc1", "activation_fn", "fc2"), widths=widths, act=c.hidden_act)
+    names = "layer_norm1", "self_attn", "layer_norm2", "mlp"
+    return vision_layer(t, x, c.width, layer_norm, attend, feed, names)
 
 
 def _projector(t: Tape, x: Operand, images: ImageGrid, c: PaddleVision) -> Operand:
@@ -144,7 +139,7 @@ def _projector(t: Tape, x: Operand, images: ImageGrid, c: PaddleVision) -> Opera
         if 1 < c.merge < images.width:
             part = t.move("clone", part)
         names, widths = ("linear_1", "act", "linear_2"), (joined, joined, c.out_width)
-        parts.append(mlp(t, part, names, n // c.unit, widths))
+        parts.append(mlp(t, part, names, widths))
     return t.cat(*parts)
 
 

@@ -3,11 +3,11 @@
 Source: `Qwen3VLVisionModel` and its parts of transformers 5.23; DeepStack (Meng et al. 2024).
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.config_file import Config, ConfigKeys
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, Rotary
@@ -18,13 +18,13 @@ from dsocr_analyze.architectures.neighbours.vision import (
     axial_tables,
     mlp,
     patch_embed,
-    patch_pixels,
     patch_positions,
     resampled,
     resampling,
     rotary_attention,
     sequence_ends,
     transformer_sizes,
+    vision_layer,
 )
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import layer_norm
@@ -48,18 +48,18 @@ class Qwen3Vision(VisionTransformer):
 class Qwen3Vl(Neighbour[Qwen3Vision]):
     """Qwen3-VL, base of several OCR models."""
 
+    options: ClassVar[Mapping[str, Any]] = {
+        "rotary": Rotary.TURNS,
+        "mrope_section": (24, 20, 20),
+        "head_norms": True,
+    }
     has_videos = True
 
     def read_decoder(self, config: Config) -> DenseDecoder:
         """Reads a whole `config.json`; raises ConfigError."""
-        return DenseDecoder.from_config(
-            ConfigKeys(config).section("text_config"),
-            is_tied=ConfigKeys(config).boolean("tie_word_embeddings", False),
-            rotary=Rotary.TURNS,
-            mrope_section=(24, 20, 20),
-            head_norms=True,
-            deepstack=len(_deepstack(config)),
-        )
+        text, inner = super().read_decoder(config), len(_deepstack(config))
+        ConfigKeys(config).section("text_config").integer("num_hidden_layers", least=max(1, inner))
+        return replace(text, deepstack=inner)
 
     def read_vision(self, config: Config, out_width: int) -> Qwen3Vision:
         """Reads a whole `config.json`; raises ConfigError."""
@@ -72,9 +72,7 @@ class Qwen3Vl(Neighbour[Qwen3Vision]):
 
     def encode(self, t: Tape, images: ImageGrid, c: Qwen3Vision) -> ImageFeatures:
         """`[n, 3 taps] -> [n / m^2, d_out]`, of the last and of inner layers."""
-        pixels = patch_pixels(t, images, c)
-        tokens, before, deepstack = t.call("model.visual", _visual, pixels, images, c)
-        return ImageFeatures(tokens, tuple(deepstack), (before,))
+        return t.call("model.visual", _visual, images, c)
 
 
 def _deepstack(config: Config) -> tuple[int, ...]:
@@ -89,16 +87,13 @@ def _deepstack(config: Config) -> tuple[int, ...]:
     return layers
 
 
-def _visual(
-    t: Tape, pixels: Operand, images: ImageGrid, c: Qwen3Vision
-) -> tuple[Operand, Operand, list[Operand]]:
-    """`Qwen3VLVisionModel`: tokens, features before they are merged, tokens of inner layers."""
-    n, d = images.total, c.width
+def _visual(t: Tape, images: ImageGrid, c: Qwen3Vision) -> ImageFeatures:
+    """`Qwen3VLVisionModel`; features before they are merged stay alive."""
     indices, weights = resampling(t, images, has_corners=True)
     positions = patch_positions(t, images)
     ends = sequence_ends(t, images)
-    x = t.call("patch_embed", patch_embed, pixels, n, c)
-    learned = resampled(t, "pos_embed", indices, weights, c.side, d)
+    x = t.call("patch_embed", patch_embed, images, c)
+    learned = resampled(t, "pos_embed", indices, weights, c.side, c.width)
     x = t.map("add", x, t.cast(learned, t.dtype))
     cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
     deepstack: list[Operand] = []
@@ -106,34 +101,30 @@ def _visual(
         x = t.again(f"blocks.{index}", _block, x, cos, sin, images, c)
         if index in c.deepstack:
             name = f"deepstack_merger_list.{len(deepstack)}"
-            deepstack.append(t.call(name, _merger, x, n, c, c.unit))
-    tokens = t.call("merger", _merger, x, n, c, 1)
+            deepstack.append(t.call(name, _merger, x, c, c.unit))
+    tokens = t.call("merger", _merger, x, c, 1)
     t.hold(learned, ends)
-    return tokens, x, deepstack
+    return ImageFeatures(tokens, tuple(deepstack), (x,))
 
 
 def _block(
     t: Tape, x: Operand, cos: Operand, sin: Operand, images: ImageGrid, c: Qwen3Vision
 ) -> Operand:
-    """`y = x + attention(norm(x))`, `y + mlp(norm(y))` (`Qwen3VLVisionBlock`)."""
-    n, d = images.total, c.width
-    residual = x
-    x = t.call("norm1", layer_norm, x, n, d)
-    x = t.call("attn", rotary_attention, x, cos, sin, images.runs, c.heads)
-    residual = x = t.map("add", residual, x)
-    x = t.call("norm2", layer_norm, x, n, d)
-    x = t.call("mlp", mlp, x, _PRODUCTS, n, (d, c.mlp_width, d), c.hidden_act)
-    return t.map("add", residual, x)
+    """`Qwen3VLVisionBlock`."""
+    attend = partial(rotary_attention, cos=cos, sin=sin, runs=images.runs, H=c.heads)
+    widths = c.width, c.mlp_width, c.width
+    feed = partial(mlp, names=_PRODUCTS, widths=widths, act=c.hidden_act)
+    return vision_layer(t, x, c.width, layer_norm, attend, feed)
 
 
-def _merger(t: Tape, x: Operand, n: int, c: Qwen3Vision, together: int) -> Operand:
+def _merger(t: Tape, x: Operand, c: Qwen3Vision, together: int) -> Operand:
     """Patches of a token side by side through a norm and an MLP (`Qwen3VLVisionPatchMerger`).
 
     As many as are `together` are normed as one.
     """
-    joined = c.width * c.unit
-    x = t.call("norm", layer_norm, x, n // together, c.width * together)
-    return mlp(t, x, _PRODUCTS, n // c.unit, (joined, joined, c.out_width))
+    d, joined = c.width * together, c.width * c.unit
+    x = t.call("norm", layer_norm, x, x.n // d, d)
+    return mlp(t, x, _PRODUCTS, (joined, joined, c.out_width))
 
 
 QWEN3_VL: Final = Qwen3Vl(__file__)

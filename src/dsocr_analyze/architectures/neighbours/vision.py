@@ -8,9 +8,7 @@ Pixtral in transformers 5.23; Dehghani et al. 2023 (packing); Heo et al. 2024 (r
 two dimensions).
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -99,17 +97,18 @@ class VisionTransformer:
 
 
 def transformer_sizes(
-    config: Config, out_width: int, layers: str = "depth", heads: str = "num_heads"
+    config: Config,
+    out_width: int,
+    names: tuple[str, str, str] = ("depth", "num_heads", "intermediate_size"),
 ) -> dict[str, Any]:
     """Fields of `VisionTransformer` from a whole `config.json`; raises ConfigError.
 
     Args:
         config: The file.
         out_width: The decoder's `hidden_size`.
-        layers: Name of the key with the number of layers.
-        heads: Name of the key with the number of heads.
+        names: Of the keys with the layers, the heads and the width of the MLP.
     """
-    keys = ConfigKeys(config).section("vision_config")
+    keys, (layers, heads, mlp_width) = ConfigKeys(config).section("vision_config"), names
     width, number = keys.integer("hidden_size", most=LARGEST_WIDTH), keys.integer(heads)
     keys.check(
         width % (4 * number) == 0,
@@ -122,13 +121,48 @@ def transformer_sizes(
         "layers": keys.integer(layers, most=MOST_LAYERS),
         "width": width,
         "heads": number,
-        "mlp_width": keys.integer("intermediate_size", most=LARGEST_WIDTH),
+        "mlp_width": keys.integer(mlp_width, most=LARGEST_WIDTH),
         "hidden_act": keys.choice("hidden_act", tuple(ACTIVATIONS)),
         "patch_size": keys.integer("patch_size", most=LARGEST_PATCH),
         "frames": keys.integer("temporal_patch_size", 1, most=LARGEST_PATCH),
         "merge": keys.integer("spatial_merge_size", 1, most=LARGEST_PATCH),
         "out_width": out_width,
     }
+
+
+# --- a layer ---------------------------------------------------------------------------------
+
+
+def vision_layer(
+    t: Tape,
+    x: Operand,
+    d: int,
+    norm: Callable[[Tape, Operand, Size, Size], Operand],
+    attend: Callable[[Tape, Operand], tuple[Operand, Sequence[Operand]]],
+    feed: Callable[[Tape, Operand], Operand],
+    names: tuple[str, str, str, str] = ("norm1", "attn", "norm2", "mlp"),
+) -> Operand:
+    """`y = x + attention(norm(x))`, `y + mlp(norm(y))`, `[n, d]`.
+
+    Args:
+        t: The tape.
+        x: `[n, d]`.
+        d: Width.
+        norm: Both norms.
+        attend: Attention; also returns what the layer keeps of it.
+        feed: The MLP.
+        names: Of norm, attention, norm and MLP.
+    """
+    n, (norm1, attention, norm2, mlp) = x.n // d, names
+    residual = x
+    x = t.call(norm1, norm, x, n, d)
+    x, kept = t.call(attention, attend, x)
+    residual = x = t.map("add", residual, x)
+    x = t.call(norm2, norm, x, n, d)
+    x = t.call(mlp, feed, x)
+    x = t.map("add", residual, x)
+    t.hold(*kept)
+    return x
 
 
 # --- patches and products --------------------------------------------------------------------
@@ -139,11 +173,10 @@ def patch_pixels(t: Tape, grid: ImageGrid, c: VisionTransformer) -> Operand:
     return t.input(grid.total * CHANNELS * c.taps, t.dtype)
 
 
-def patch_embed(
-    t: Tape, pixels: Operand, n: int, c: VisionTransformer, *, bias: bool = True
-) -> Operand:
+def patch_embed(t: Tape, images: ImageGrid, c: VisionTransformer, *, bias: bool = True) -> Operand:
     """`[n, 3 taps] -> [n, d]` by a `Conv3d` (`Qwen3VLVisionPatchEmbed`)."""
-    shape = Convolution(n, 1, CHANNELS, c.width, c.taps)
+    shape = Convolution(images.total, 1, CHANNELS, c.width, c.taps)
+    pixels = patch_pixels(t, images, c)
     return t.call("proj", convolution, pixels, shape, bias=bias, operator="conv3d")
 
 
@@ -151,15 +184,14 @@ def mlp(
     t: Tape,
     x: Operand,
     names: tuple[str, str, str],
-    n: Size,
     widths: tuple[int, int, int],
     act: str = "gelu",
     *,
     bias: bool = True,
 ) -> Operand:
     """`W_2 act(W_1 x)` through features of `widths`; `names` of first, activation and second."""
-    first, activation, second = names
-    d, f, out = widths
+    (first, activation, second), (d, f, out) = names, widths
+    n = x.n // d
     x = t.call(first, linear, x, n, d, f, bias=bias)
     x = t.call(activation, ACTIVATIONS[act], x)
     return t.call(second, linear, x, n, f, out, bias=bias)
@@ -302,8 +334,8 @@ def rotary_attention(
     bias: bool = True,
     head_norms: bool = False,
     names: tuple[str, ...] = ("qkv", "proj"),
-    kept: list[Operand] | None = None,
-) -> Operand:
+    keeps_weights: bool = False,
+) -> tuple[Operand, list[Operand]]:
     """`softmax(q k^T / sqrt(D)) v` within each of several sequences, after rotation in fp32.
 
     Args:
@@ -316,7 +348,7 @@ def rotary_attention(
         bias: Of the products.
         head_norms: Whether queries and keys are normed per head.
         names: Of the products: a joint one or three, and the last.
-        kept: Takes the weights, if they outlive the call.
+        keeps_weights: Whether they outlive the call, and are returned.
     """
     n = sum(count * length for count, length in runs)
     d = x.n // n
@@ -333,6 +365,7 @@ def rotary_attention(
     ends = t.input(total + 1, INT32)
     lengths = t.map("sub", t.view(ends, total), t.view(ends, total))
     heads: list[Operand] = []
+    kept: list[Operand] = []
     for count, length in runs:
         if t.is_served:
             own = [t.view(each, count * length * d) for each in (q, k, v)]
@@ -344,13 +377,13 @@ def rotary_attention(
             own = [t.view(each, length * d) for each in (q, k, v)]
             attended, weights = masked_attention(t, own, None, length, H, D)
             heads.append(attended)
-            if kept is not None:
+            if keeps_weights:
                 kept += [weights, t.empty(skipped * weights.n, t.dtype)]
             del attended, weights
     joined = t.cat(*heads)
     out = t.call(output, linear, joined, n, d, d, bias=bias)
     t.hold(q, k, v, lengths, *heads)
-    return out
+    return out, kept
 
 
 def _turned(t: Tape, q: Operand, k: Operand, cos: Operand, sin: Operand) -> tuple[Operand, Operand]:

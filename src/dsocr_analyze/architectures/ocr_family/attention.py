@@ -175,13 +175,16 @@ def rotary_tables(t: Tape, sequences: Size, T: Size, D: int) -> tuple[Operand, O
     return tables
 
 
-def rotated(t: Tape, x: Operand, cos: Operand, sin: Operand) -> Operand:
-    """`x cos + rotate_half(x) sin` (RoFormer, eq. 34); elements in, as many out."""
+def rotated(t: Tape, x: Operand, cos: Operand, sin: Operand, operator: str = "cat") -> Operand:
+    """`x cos + rotate_half(x) sin` (RoFormer, eq. 34); elements in, as many out.
+
+    The `operator` joins halves of each head, or pairs of neighbours.
+    """
     half = t.view(x, x.n // 2)  # `rotate_half`: the second half of each head, negated, comes first
     return t.map(
         "add",
         t.map("mul", x, cos),
-        t.map("mul", t.cat(t.map("neg", half), half), sin),
+        t.map("mul", t.move(operator, t.map("neg", half), half, n=x.n), sin),
     )
 
 

@@ -1,6 +1,6 @@
 """Every key of a relative's `config.json`, and what it does to the figures."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from dsocr_analyze.architectures.config_file import (
@@ -60,7 +60,7 @@ def conditions_of(config: Config) -> dict[str, bool]:
 # --- what figures depend on --------------------------------------------------------------------
 
 
-_VALUE: Final = Harmless("a number in the computation, which is the same for every value")
+VALUE: Final = Harmless("a number in the computation, which is the same for every value")
 
 _ROPE_TYPE: Final = Conditional(
     "a rotary type that matters",
@@ -120,7 +120,7 @@ _DECODER: Final[Rules] = {
         Harmless("longer sequences cost the same; a warning mentions them"),
     ),
     "candidate_resolutions": Harmless("the mode sets the resolutions of views"),
-    **dict.fromkeys(("rope_theta", "rms_norm_eps", "routed_scaling_factor"), _VALUE),
+    **dict.fromkeys(("rope_theta", "rms_norm_eps", "routed_scaling_factor"), VALUE),
     "rope_scaling.type": Conditional(
         "a rope_type that plain attention reads", Unread(("rope_scaling", "rope_type")), _ROPE_TYPE
     ),
@@ -137,7 +137,7 @@ _DECODER: Final[Rules] = {
             "rope_scaling.mscale",
             "rope_scaling.mscale_all_dim",
         ),
-        _VALUE,
+        VALUE,
     ),
 }
 
@@ -201,7 +201,7 @@ _WINDOW: Final = Fixed(
 )
 _RETURNED: Final = "the model returns a plain tuple, from which no cache is taken"
 
-_NOT_MODELLED: Final[Rules] = {
+NOT_MODELLED: Final[Rules] = {
     **dict.fromkeys(("sliding_window_size", "sliding_window", "attention_chunk_size"), _WINDOW),
     "use_sliding_window": Fixed((False, None), _WINDOW.reason, counted_by_trace=False),
     "layer_types": Fixed((None,), "it gives layers different attention", counted_by_trace=False),
@@ -223,10 +223,6 @@ _NOT_MODELLED: Final[Rules] = {
         ("index_topk", "index_n_heads", "index_head_dim"),
         Fixed((None,), "it attends to a selection of the keys", counted_by_trace=False),
     ),
-    "tile_tag": Fixed(("2D",), "it changes the layout of views"),
-    "global_view_pos": Fixed(("head",), "it places the global view elsewhere"),
-    "lm_head": Fixed((True,), "it leaves out the head"),
-    "rm_head": Fixed((False,), "it adds a reward model's head"),
     **dict.fromkeys(
         ("output_hidden_states", "output_attentions"),
         Fixed(
@@ -282,6 +278,14 @@ _NOT_MODELLED: Final[Rules] = {
             counted_by_trace=False,
         ),
     ),
+}
+
+
+_NOT_MODELLED_OF_RELATIVES: Final[Rules] = {
+    "tile_tag": Fixed(("2D",), "it changes the layout of views"),
+    "global_view_pos": Fixed(("head",), "it places the global view elsewhere"),
+    "lm_head": Fixed((True,), "it leaves out the head"),
+    "rm_head": Fixed((False,), "it adds a reward model's head"),
 }
 
 
@@ -366,15 +370,34 @@ def key_table(own: Rules, built: Mapping[str, Config]) -> KeyTable:
         own: Keys of its vision side, and of what it does unlike others.
         built: What its published code builds regardless of the file, by section.
     """
-    named = _DECODER | _NOT_MODELLED
+    named = _DECODER | NOT_MODELLED | _NOT_MODELLED_OF_RELATIVES | own
+    return table_of(named, conditions_of, DECODER_DEFAULTS, "language_config", built)
+
+
+def table_of(
+    named: Rules,
+    conditions: Callable[[Config], Mapping[str, bool]],
+    defaults: Config,
+    copy: str,
+    built: Mapping[str, Config],
+) -> KeyTable:
+    """The table of keys by dotted path, which win, and of those that are harmless everywhere.
+
+    Args:
+        named: Rules by dotted path.
+        conditions: As of the table.
+        defaults: As of the table.
+        copy: As of the table.
+        built: As of the table.
+    """
+    everywhere: Rules = {}
     for reason, keys in _EVERYWHERE.items():
-        named |= dict.fromkeys(keys, Harmless(reason, everywhere=True))
-    named |= own
+        everywhere |= dict.fromkeys(keys, Harmless(reason, everywhere=True))
     rules: dict[KeyPath, KeyRule] = {}
     sections: set[KeyPath] = set()
-    for name, rule in named.items():
+    for name, rule in (everywhere | named).items():
         path = tuple(name.split("."))
         rules[path] = rule
         for length in range(1, len(path)):
             sections.add(path[:length])
-    return KeyTable(rules, sections, conditions_of, DECODER_DEFAULTS, "language_config", built)
+    return KeyTable(rules, sections, conditions, defaults, copy, built)

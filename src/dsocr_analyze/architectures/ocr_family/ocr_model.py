@@ -44,7 +44,7 @@ class OcrModel(ABC):
 
     stages: tuple[StageScope, ...]
     begins: dict[str, str]
-    config_table: ClassVar[KeyTable]
+    config_table: KeyTable
     layers_path: ClassVar[str]
     not_modelled: ClassVar[tuple[IncidentalOperators, ...]] = ()
     packs_pages: ClassVar[bool] = False
