@@ -56,13 +56,17 @@ def test_published_configs_cost_what_was_recorded(name):
 
 
 @pytest.mark.parametrize("model", NEIGHBOURS, ids=BY_NAME)
-def test_a_prompt_is_embedded_as_in_the_whole_pass(model):
-    c, t, images = model.read_dimensions(model.config), Tape(BFLOAT16), ImageGrid(2, 64, 64)
-    embeds, _ = embedded_prompt(t, model, c, Pass(2, 1100), images)
-    assert embeds.n == 2200 * c.decoder.hidden_size
-    whole = Tape(BFLOAT16)
-    whole.call("", whole_model, model, c, Pass(2, 1100), images)
-    assert t.kernels == whole.kernels[: len(t.kernels)]
+def test_a_pass_is_its_embedded_prompt_and_the_decoder(model):
+    """With either image or number of visual tokens, the decoder does the same."""
+    c, images, p = model.read_dimensions(model.config), ImageGrid(2, 64, 64), Pass(2, 1100)
+    visual = images.patches // c.vision.merge**2
+    whole, prompt, rest = Tape(BFLOAT16), Tape(BFLOAT16), Tape(BFLOAT16)
+    whole.call("", whole_model, model, c, p, images)
+    embeds, _ = embedded_prompt(prompt, model, c, p, images)
+    rest.call("", whole_model, model, c, p, None, visual)
+    assert embeds.n == p.tokens * c.decoder.hidden_size
+    parts = [each for each in rest.kernels if "embed_tokens" not in each.path] + prompt.kernels
+    assert counted(parts) == counted(whole.kernels)
 
 
 # ---------------------------------------------------------------------------------- config keys

@@ -77,12 +77,22 @@ class ImageFeatures:
 
 @dataclass(slots=True)
 class Prompt:
-    """What a pass keeps: token ids, positions, features of its images, masks of their places."""
+    """What a pass keeps of its prompts.
+
+    Attributes:
+        positions: Of all tokens; like features and ids, until the pass ends.
+        features: Of its images.
+        ids: Of all tokens.
+        placed: Features that took their places.
+        deepstack: Those that the decoder adds after its first layers.
+        masks: Places of images, and of videos.
+    """
 
     positions: Operand | None = None
     features: ImageFeatures | None = None
     ids: Operand | None = None
     placed: Operand | None = None
+    deepstack: tuple[Operand, ...] = ()
     masks: tuple[Operand, ...] = ()
 
 
@@ -329,18 +339,15 @@ def _model(
 ) -> tuple[Operand, list[LayerCache]]:
     """The model without its head: normed features `[B, T, d]`, and the cache by layer."""
     embeds = _embedded(t, model, c, p, seen)
-    deepstack: list[Operand] = []
-    if seen.features is not None:
-        deepstack += map(t.cat, seen.features.deepstack)
-    elif not p.past:
-        added = p.B * visual_tokens * c.decoder.hidden_size
-        deepstack += [t.input(added, t.dtype)] * c.decoder.deepstack
+    if seen.features is None and not p.past:
+        added = t.input(p.B * visual_tokens * c.decoder.hidden_size, t.dtype)
+        seen.deepstack = (added,) * c.decoder.deepstack
     positions = _step_positions(t, p) if p.past and c.decoder.axes > 1 else None
-    output = t.call("language_model", decoder, embeds, p, c.decoder, deepstack)
+    output = t.call("language_model", decoder, embeds, p, c.decoder, seen.deepstack)
     t.hold(positions)
+    seen.deepstack = seen.masks = ()
     if not model.returns_features:
         seen.placed = None
-    seen.masks = ()
     return output
 
 
@@ -360,7 +367,9 @@ def _embedded(
     masks = [t.map("eq", ids, output=BOOL) for _ in range(1 + model.has_videos)]
     _checked_places(t, masks[0], p, has_videos=model.has_videos)
     seen.masks = tuple(masks)
-    return t.move("masked_scatter", embeds, seen.placed, masks[0])
+    embeds = t.move("masked_scatter", embeds, seen.placed, masks[0])
+    seen.deepstack = tuple(map(t.cat, seen.features.deepstack))
+    return embeds
 
 
 def _checked_places(t: Tape, mask: Operand, p: Pass, *, has_videos: bool) -> None:
