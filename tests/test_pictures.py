@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import warnings
+from math import nan
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -477,3 +478,21 @@ def test_names_that_xml_cannot_hold_are_shown_escaped(tmp_path):
     texts = ["".join(each.itertext()) for each in ET.parse(tmp_path / "a.svg").iter()]
     shown = [each for each in texts if r"a\x1b[2K\x9b\u202e\uffff<b>&" in each]
     assert len(shown) >= 6  # title and its metadata, line below, both axes, bar, legend
+
+
+def test_models_stand_at_their_scores_and_pages_per_second_in_a_panel_per_benchmark(draw):
+    picture, out = draw("compare --all --gpu h100,l4 --page 700x900 --format json")
+    found = json.loads(out)
+    for axes, (key, benchmark) in zip(
+        picture.figure.axes, found["ranking"]["accuracies"].items(), strict=True
+    ):
+        assert axes.get_title() == f"{benchmark['benchmark']}\n{benchmark['version']}"
+        points = [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines]
+        assert dict(zip(found["names"], points, strict=True)) == {
+            each["name"]: pytest.approx(
+                (each["figures"]["l4_serving_pages_per_second_32"],
+                 each["figures"][f"accuracy_{key}"] or nan), nan_ok=True,
+            )
+            for each in found["columns"]
+        }  # fmt: skip
+    assert legend_of(picture) == found["names"]

@@ -60,9 +60,10 @@ class Benchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The benchmark with its version."""
         return f"{self.benchmark} {self.version}"
 
-    def of(self, architecture: str | None) -> float | None:
-        """An architecture's score, if any is known."""
-        return next((each.score for each in self.scores if each.architecture == architecture), None)
+    @property
+    def first(self) -> Mapping[str, Score]:
+        """The first score of each architecture, by its name."""
+        return {each.architecture: each for each in reversed(self.scores)}
 
 
 def published_accuracies() -> Mapping[str, Benchmark]:

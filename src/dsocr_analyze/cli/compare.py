@@ -110,8 +110,8 @@ def compare(
         Path | None,
         options.option(
             "FILE",
-            "What one page costs, stacked stage by stage, as FILE.png or FILE.svg. Needs the extra"
-            " 'plot'.",
+            "What one page costs, stacked stage by stage, as FILE.png or FILE.svg; with --all and"
+            " --gpu, accuracy over pages per second. Needs the extra 'plot'.",
         ),
     ] = None,
     quantity: Annotated[
@@ -230,8 +230,9 @@ def _show(
 
     found = compared()
     if left_out is not None:
-        default = "pages-per-second" if given["gpu"] else "weights"
-        row = ranking.sorting_row(found, given["sort"] or default)
+        row = ranking.sorting_row(
+            found, given["sort"] or ("pages-per-second" if given["gpu"] else "weights")
+        )
         pairs = [pairs[place] for place in ranking.order_of(row)]
         dpi = None if given["image"] else paper_dpi(given["page"] or DEFAULT_PAGE)
         about = comparison.Ranking(
@@ -255,18 +256,20 @@ def _show(
         [printing.assumptions(found.assumptions)], [given["plot"]],
         partial(found.as_csv, shown), page,
     )  # fmt: skip
+    charted = list(map(ChartedReport, found.names, reports, files))
+    draw = partial(stage_chart.stage_picture, charted, stacked)
     if found.ranking is not None:
         scores = printing.Lines("Scores", [*ranking.score_lines(found, found.ranking)], "Score: ")
         said = said._replace(
             opening=ranking.opening(found, found.ranking, reports),
             tables=[*ranking.ranking_tables(found, found.ranking)],
-            below=[scores, printing.assumptions(ranking.assumptions(found.names, reports))],
+            below=[scores, *said.below],
         )
+        if given["gpu"] and given["quantity"] is None:
+            draw = partial(stage_chart.accuracy_picture, found, found.ranking, said.opening)
     printing.emit(
         context, found, said, files={given["html_file"]: "html"}, instead=given["output"],
-        picture=lambda: stage_chart.stage_picture(
-            list(map(ChartedReport, found.names, reports, files)), stacked
-        ),
+        picture=draw,
     )  # fmt: skip
 
 

@@ -1,9 +1,10 @@
-"""Charts of reports: a page's cost by stage; throughput over concurrency."""
+"""Charts of reports: a page's cost by stage; throughput over concurrency; accuracy over speed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +34,8 @@ from dsocr_analyze.pictures.settings import (
     settings_of_workload,
     varying,
 )
-from dsocr_analyze.report.comparison import merged
+from dsocr_analyze.report.comparison import ComparisonDocument, Ranking, merged
+from dsocr_analyze.report.ranking import sorting_row
 from dsocr_analyze.report.table import counted
 from dsocr_analyze.report.tables import (
     AMOUNTS,
@@ -262,5 +264,41 @@ def throughput_picture(
         latency.set_ylim(bottom=0)
         if differing:
             picture.add_legend(handles, labels)
+        picture.lay_out()
+    return picture
+
+
+# --- accuracy over pages per second ---------------------------------------------------------------
+
+
+def accuracy_picture(found: ComparisonDocument, ranking: Ranking, subtitle: str) -> Picture:
+    """Models' published scores over their pages per second, one panel per benchmark and version.
+
+    A score of another release than the counted one has a hollow marker.
+    """
+    rates = sorting_row(found, "pages-per-second")
+    measured = set(found.architectures)
+    shown = [each for each in ranking.accuracies.values() if measured & each.first.keys()]
+    with drawing():
+        picture = Picture(
+            f"Published accuracy over predicted pages per second ({rates.quantity})",
+            subtitle.replace("\n", "; "), width=_INCHES[1],
+        )  # fmt: skip
+        picture.axes.remove()
+        panels = picture.figure.subplots(1, max(1, len(shown)), sharex=True, squeeze=False)[0]
+        picture.axes, handles = panels[0], {}
+        for axes, benchmark in zip(panels, shown, strict=False):
+            axes.set_title(f"{benchmark.benchmark}\n{benchmark.version}", fontsize=9)
+            axes.set_xlabel("pages per second")
+            axes.grid(alpha=0.3)
+            for place, name in enumerate(found.names):
+                score = benchmark.first.get(found.architectures[place] or "")
+                colour, hollow = PALETTE[place % len(PALETTE)], score and not score.counted
+                [handles[name]] = axes.plot(
+                    rates.values[place] or nan, score.score if score else nan, color=colour,
+                    marker=MARKERS[place % len(MARKERS)], linestyle="",
+                    markerfacecolor="white" if hollow else colour,
+                )  # fmt: skip
+        picture.add_legend([*handles.values()], [*handles])
         picture.lay_out()
     return picture

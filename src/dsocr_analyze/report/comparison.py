@@ -290,8 +290,10 @@ def compare(
     columns = [
         _figures(report, {row: flops.get(row) for row in order}, with_batch, with_params)
         | {
-            (f"accuracy_{key}", each.name, "score"): each.of(report.metadata.model.architecture)
+            (f"accuracy_{key}", each.name, "score"): score.score
             for key, each in (accuracies or {}).items()
+            for name, score in each.first.items()
+            if name == report.metadata.model.architecture
         }
         for report, flops in zip(found, stages, strict=True)
     ]

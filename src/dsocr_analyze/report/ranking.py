@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.report import table, time_tables
+from dsocr_analyze.report import table
 from dsocr_analyze.report.comparison import ComparedQuantity, ComparisonDocument, Ranking
 from dsocr_analyze.report.document import Report
 
@@ -81,7 +81,7 @@ def ranking_tables(found: ComparisonDocument, ranking: Ranking) -> Iterator[tabl
         (f"accuracy_{key}", each.architecture): "?" * (not each.confirmed)
         + "~" * (not each.counted)
         for key, benchmark in ranking.accuracies.items()
-        for each in reversed(benchmark.scores)
+        for each in benchmark.first.values()
     }
 
     def cell(row: ComparedQuantity, place: int) -> str:
@@ -113,13 +113,3 @@ def score_lines(found: ComparisonDocument, ranking: Ranking) -> Iterator[str]:
         yield f"{benchmark.name}, {benchmark.unit}: {said or 'none'}"
     if unknown := [name for name in map(str, found.architectures) if name not in known]:
         yield f"no published score is known of {', '.join(dict.fromkeys(unknown))}"
-
-
-def assumptions(names: Sequence[str], reports: Sequence[Report]) -> Iterator[str]:
-    """What predicted seconds assume, with the models that it applies to unless it is all."""
-    about: dict[str, list[str]] = {}
-    for name, report in zip(names, reports, strict=True):
-        for sentence in time_tables.time_notes(report.time):
-            about.setdefault(sentence, []).append(name)
-    for sentence, models in about.items():
-        yield sentence if len(models) == len(names) else f"{', '.join(models)}: {sentence}"
