@@ -220,10 +220,12 @@ class _ServedTimes(PageTimes):
         self._served, prefill = served, np.zeros(len(pages))
         self._prompt, self._fixed_bytes = np.zeros((2, len(pages)), np.int64)
         self._passes: list[tuple[Integers, Integers, Mapping[str, Duration]]] = []
-        for number in np.unique(pages.kind).tolist():
+        for number in np.flatnonzero(np.bincount(pages.kind)).tolist():
             kind, rows = pages.kinds[number], np.flatnonzero(pages.kind == number)
             distinct, place = np.unique(pages.text_tokens[rows], return_inverse=True)
-            text: Size = distinct
+            # Memory by length is read from a table, which takes longer than a single length.
+            is_single = len(pages.kinds) == len(distinct) == 1
+            text: Size = int(distinct[0]) if is_single else distinct
             prompts = kind.visual_tokens + distinct
             self._prompt[rows] = prompts[place]
             views = kind.prompt_pages * kind.views
@@ -231,7 +233,7 @@ class _ServedTimes(PageTimes):
             seconds = total_duration(stages.values()).seconds
             prefill[rows] = np.broadcast_to(seconds, len(prompts))[place]
             fixed: Size = served.fixed_bytes(replace(kind, text_tokens=text, batch_size=1))
-            self._fixed_bytes[rows] = fixed[place]
+            self._fixed_bytes[rows] = np.broadcast_to(fixed, len(prompts))[place]
             self._passes.append((rows, place, stages))
         self._page_bytes: Size = served.page_bytes(self._prompt, self.longest)
         reserved = timer.assumptions.reserved
