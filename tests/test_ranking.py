@@ -130,14 +130,15 @@ def test_every_score_says_what_it_is_of_and_every_model_has_one_or_is_named(caps
     known = set()
     for benchmark in published_accuracies().values():
         assert benchmark.unit.endswith("higher is better")
-        counted = {}
-        for each in benchmark.scores:
-            assert "" not in msgspec.structs.astuple(each)
-            assert re.search(r"arXiv \d{4}\.\d{5}|\w+\.\w+/", each.source)
+        for each in benchmark.published:
+            assert re.search(r"^arXiv \d{4}\.\d{5}$|^\w+\.\w+/", each.source)
             assert re.fullmatch(r"20\d\d-\d\d-\d\d", each.looked_up)
-            # The figure is the counted release's, if its score is known.
-            assert counted.setdefault(each.architecture, each.counted) or not each.counted
-        known |= counted.keys()
+            assert re.match("(by|from) .*, (on whole pages|in regions)", each.measured)
+        scores = [score for each in benchmark.published for score in each.scores]
+        for score in scores:  # an architecture's figure is of the counted release, if any is
+            assert score.model
+            assert benchmark.first[score.architecture].counted or not score.counted
+        known |= benchmark.first.keys()
     lacking = ", ".join(name for name in ARCHITECTURES if name not in known)
     said = run(capsys, "compare", "--all", "--sort", "prompt")[1]
     assert ("no published score is known of" in said) == bool(lacking)

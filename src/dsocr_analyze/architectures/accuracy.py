@@ -12,32 +12,37 @@ class Score(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         architecture: The model's architecture.
         model: The model that was measured.
-        counted: Whether it is the release whose figures stand beside the score.
         score: The score.
-        measured: By whom, and how.
-        source: Where it was published.
-        looked_up: When it was looked up, YYYY-MM-DD.
+        counted: Whether it is the release whose figures stand beside the score.
         confirmed: Whether it was found in the source itself, not only quoted elsewhere.
     """
 
     architecture: str
     model: str
-    counted: bool
     score: float
-    measured: str
-    source: str
-    looked_up: str
+    counted: bool
     confirmed: bool
 
     @property
-    def sentence(self) -> str:
-        """All that is known of it."""
-        release = "" if self.counted else " (another release)"
-        quoted = "" if self.confirmed else ", as others quote it"
-        return (
-            f"{self.score:g} of {self.model}{release} {self.measured} ({self.source}{quoted};"
-            f" looked up {self.looked_up})"
-        )
+    def mark(self) -> str:
+        """What to doubt: `~` for another release than the counted one, `?` if only quoted."""
+        return f"{'' if self.confirmed else '?'}{'' if self.counted else '~'}"
+
+
+class Publication(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Scores that were measured in the same way and published together.
+
+    Attributes:
+        measured: By whom, and how.
+        source: Where they were published.
+        looked_up: When they were looked up, YYYY-MM-DD.
+        scores: One entry per model.
+    """
+
+    measured: str
+    source: str
+    looked_up: str
+    scores: tuple[Score, ...]
 
 
 class Benchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,13 +52,13 @@ class Benchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         benchmark: The benchmark.
         version: Its version, and which part or whose measurement of it.
         unit: What the score is; higher is better.
-        scores: One entry per model; the first of an architecture is its figure.
+        published: Where scores were published; the first one of an architecture is its figure.
     """
 
     benchmark: str
     version: str
     unit: str
-    scores: tuple[Score, ...]
+    published: tuple[Publication, ...]
 
     @property
     def name(self) -> str:
@@ -63,7 +68,8 @@ class Benchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def first(self) -> Mapping[str, Score]:
         """The first score of each architecture, by its name."""
-        return {each.architecture: each for each in reversed(self.scores)}
+        scores = [score for publication in self.published for score in publication.scores]
+        return {score.architecture: score for score in reversed(scores)}
 
 
 def published_accuracies() -> Mapping[str, Benchmark]:

@@ -75,13 +75,12 @@ def opening(found: ComparisonDocument, ranking: Ranking, reports: Sequence[Repor
 
 def ranking_tables(found: ComparisonDocument, ranking: Ranking) -> Iterator[table.Table]:
     """One row per model, then why others have none."""
-    shown = [row for row in found.rows if any(part in row.key for part in _SHOWN)]
+    shown = [row for part in _SHOWN for row in found.rows if part in row.key]
     [by] = [row for row in found.rows if row.key == ranking.sorted_by]
     marks = {
-        (f"accuracy_{key}", each.architecture): "?" * (not each.confirmed)
-        + "~" * (not each.counted)
+        (f"accuracy_{key}", name): score.mark
         for key, benchmark in ranking.accuracies.items()
-        for each in benchmark.first.values()
+        for name, score in benchmark.first.items()
     }
 
     def cell(row: ComparedQuantity, place: int) -> str:
@@ -90,8 +89,8 @@ def ranking_tables(found: ComparisonDocument, ranking: Ranking) -> Iterator[tabl
 
     workloads = [column.workload for column in found.columns]
     yield table.Table(
-        f"Sorted by {by.quantity} [{by.unit}]; prompt: visual + text tokens; scores: ~ of another"
-        " release than the counted one, ? as others quote it",
+        f"Sorted by {by.quantity} [{by.unit}]; prompt: visual + text tokens; scores: higher is"
+        " better, ~ of another release than the counted one, ? as others quote it",
         ("model", "prompt", *(f"{row.quantity} [{row.unit}]" for row in shown)),
         tuple(
             (name, f"{each.visual_tokens:,} + {each.text_tokens:,}",
@@ -104,12 +103,17 @@ def ranking_tables(found: ComparisonDocument, ranking: Ranking) -> Iterator[tabl
 
 
 def score_lines(found: ComparisonDocument, ranking: Ranking) -> Iterator[str]:
-    """All that is known of published scores of the models, and which of them have none."""
+    """Who published which scores of the models, and which of them have none."""
     known = set[str]()
     for benchmark in ranking.accuracies.values():
-        scores = [each for each in benchmark.scores if each.architecture in found.architectures]
-        known.update(each.architecture for each in scores)
-        said = "; ".join(each.sentence for each in scores)
-        yield f"{benchmark.name}, {benchmark.unit}: {said or 'none'}"
+        known.update(benchmark.first)
+        for each in benchmark.published:
+            scores = [score for score in each.scores if score.architecture in found.architectures]
+            if scores:
+                said = (f"{score.model} {score.mark}{score.score:g}" for score in scores)
+                yield (
+                    f"{benchmark.name} {each.measured}: {', '.join(said)} ({each.source}, looked up"
+                    f" {each.looked_up})"
+                )
     if unknown := [name for name in map(str, found.architectures) if name not in known]:
         yield f"no published score is known of {', '.join(dict.fromkeys(unknown))}"
