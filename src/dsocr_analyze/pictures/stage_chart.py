@@ -282,23 +282,26 @@ def accuracy_picture(found: ComparisonDocument, ranking: Ranking, subtitle: str)
     with drawing():
         picture = Picture(
             f"Published accuracy over predicted pages per second ({rates.quantity})",
-            subtitle.replace("\n", "; "), width=_INCHES[1],
+            subtitle.replace("\n", ". "), width=_INCHES[1],
         )  # fmt: skip
         picture.axes.remove()
         panels = picture.figure.subplots(1, max(1, len(shown)), sharex=True, squeeze=False)[0]
-        picture.axes, handles = panels[0], {}
+        picture.axes = panels[0]
+        styles = [
+            {"color": PALETTE[place % len(PALETTE)], "marker": MARKERS[place % len(MARKERS)]}
+            for place in range(len(found.names))
+        ]
         for axes, benchmark in zip(panels, shown, strict=False):
             axes.set_title(f"{benchmark.benchmark}\n{benchmark.version}", fontsize=9)
             axes.set_xlabel("pages per second")
             axes.grid(alpha=0.3)
-            for place, name in enumerate(found.names):
-                score = benchmark.first.get(found.architectures[place] or "")
-                colour, hollow = PALETTE[place % len(PALETTE)], score and not score.counted
-                [handles[name]] = axes.plot(
-                    rates.values[place] or nan, score.score if score else nan, color=colour,
-                    marker=MARKERS[place % len(MARKERS)], linestyle="",
-                    markerfacecolor="white" if hollow else colour,
-                )  # fmt: skip
-        picture.add_legend([*handles.values()], [*handles])
+            for rate, architecture, style in zip(
+                rates.values, found.architectures, styles, strict=True
+            ):
+                if score := benchmark.first.get(architecture or ""):
+                    inside = {} if score.counted else {"markerfacecolor": "white"}
+                    axes.plot(rate or nan, score.score, linestyle="", **style, **inside)
+        handles = [panels[0].plot(nan, nan, linestyle="", **style)[0] for style in styles]
+        picture.add_legend(handles, found.names)
         picture.lay_out()
     return picture
