@@ -4,7 +4,9 @@ import json
 import re
 import shlex
 import tomllib
+from copy import copy
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -27,15 +29,24 @@ from any_models import (
 from command_line import run
 from torch.utils.flop_counter import FlopCounterMode
 
-from dsocr_analyze.architectures import described_architecture
+from dsocr_analyze.architectures import DEFAULT, described_architecture
+from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import ConfigError, ModelCodeError, WorkloadError
-from dsocr_analyze.kernels import Work, total_work
+from dsocr_analyze.hardware.fit import fit
+from dsocr_analyze.hardware.profile import device
+from dsocr_analyze.kernels import Work, merged, total_work
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.report.reading import load_report
 from dsocr_analyze.session import DeepSeekOCRSession
+from dsocr_analyze.timing.assumptions import Assumptions
+from dsocr_analyze.timing.eager import eager_pass, eager_step
+from dsocr_analyze.timing.predict import predict
+from dsocr_analyze.timing.runtimes import EAGER
+from dsocr_analyze.timing.serving import TimedModel
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import growing_work, linear_stretches
+from dsocr_analyze.traced_forms import TracedForms
 
 META = torch.device("meta")
 
@@ -498,6 +509,7 @@ def files(tmp_path, monkeypatch):
     """A model in the current folder, and its config in a directory."""
     monkeypatch.chdir(tmp_path)
     _, config = LLAMA.write(Path())
+    CLIP_ENCODER.write(Path(), "clip")
     Path("folder").mkdir()
     Path("folder/config.json").write_bytes(config.read_bytes())
 
@@ -540,6 +552,15 @@ def test_a_tree_has_its_stages(capsys):
     ("arguments", "message"),
     [
         ((*MODEL, "--engine", "analytic"), "small has no closed forms; it can only be traced"),
+        *(
+            ((*command, *MODEL), "is predicted under runtime eager only")
+            for command in (("time", "a10"), ("--gpu", "a10", "--runtime", "serving"))
+        ),
+        (("time", *MODEL, "--runtime", "eager", "--page", "a4"), "--page applies only to models"),
+        (("time", *MODEL, "--sliding-window", "0"), "is for known architectures"),
+        (("time", "--hf-config", "small.json"), "which dsocr-analyze stages"),
+        (("fit", "--stages", "small.toml"), "name it: --model DIR or --hf-config FILE"),
+        (("fit", "--stages", "clip.toml", "--hf-config", "clip.json"), "the role 'decode'"),
         (("tree", *MODEL, "--stage", "x", "--no-trace"), "--stage"),
         (("--stages", "small.toml"), "name it: --model DIR or --hf-config FILE"),
         (("--hf-config", "small.json"), "--stages FILE"),
@@ -562,3 +583,98 @@ def test_what_contradicts_or_is_missing_is_named(capsys, arguments, message):
     code, _, err = run(capsys, *arguments)
     assert (code, err.count("\n")) == (2, 1)
     assert [part for part in message.split(" ... ") if part not in err] == []
+
+
+# ------------------------------------------------------------------------------ seconds and memory
+
+H100 = device("h100-sxm")
+SMALL_GPU = replace(H100, gpu=replace(H100.gpu, memory_gb=11.0))
+
+
+@pytest.mark.parametrize("mode", ["base", pytest.param("gundam", marks=pytest.mark.exhaustive)])
+def test_traces_of_the_reference_give_the_figures_of_its_closed_forms(mode):
+    session, traced = DeepSeekOCRSession.from_local(), copy(DEFAULT)
+    page, dimensions = session.plan(mode=mode, max_new_tokens=258), session._dimensions
+    # Without modes, nothing else is asked of its forms.
+    traced.closed_forms, traced.modes = TracedForms(session, page), {}
+    (seconds, memory), (found, found_memory) = (
+        (
+            predict(
+                TimedModel(each, dimensions, BFLOAT16, False, SMALL_GPU), page,
+                Assumptions(EAGER, preprocess_seconds=0),
+            ),
+            fit(
+                SMALL_GPU.gpu, each, dimensions, page, dtype=BFLOAT16, flash_attention=False,
+                reserved=0.1,
+            ),
+        )
+        for each in (DEFAULT, traced)
+    )  # fmt: skip
+    took, expected = (
+        [each.page_seconds, *(stage.seconds for stage in each.stages.values())]
+        for each in (found, seconds)
+    )
+    assert took == pytest.approx(expected, rel=1e-9)
+    needed = attrgetter("prefill", "decode", "needed_bytes", "largest_batch")
+    assert needed(found_memory) == needed(memory)
+    assert needed(found_memory.one_at_a_time) == needed(memory.one_at_a_time)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "qwen2_vl" else pytest.mark.exhaustive)
+        for name, small in PRESENT.items()
+        if small.decodes
+    ],
+)
+def test_a_step_of_any_number_has_the_records_that_run(tmp_path, name):
+    session, numbers = session_of(PRESENT[name], tmp_path), range(17)
+    plan = session.plan(max_new_tokens=18, batch_size=2)
+    ran = trace_passes(session.loaded, plan, session.architecture, step_numbers=numbers)
+    forms = TracedForms(session, plan)
+    for number, step in zip(numbers, ran.decode_steps, strict=True):
+        found = forms.step_kernels(None, 2, plan.seq_len + number)
+        assert merged(found) == merged(step.kernels), number
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("time", "h100-sxm", "--runtime", "eager", "--format", "json"),
+        ("--gpu", "h100-sxm", "--json", "-", "--html", "page.html", "--output", "."),
+    ],
+)
+@pytest.mark.usefixtures("files")
+def test_seconds_are_those_of_the_traced_records(capsys, tmp_path, command):
+    """Of three prompts at a time, whose every step is priced by itself."""
+    small = session_of(LLAMA, tmp_path)
+    how = "--max-new-tokens", 6, "--concurrency", 3, *MODEL
+    code, out, err = run(capsys, *command, *how)
+    [entry] = json.loads(out)["time"]
+    said = " ".join(entry["assumptions"]["sentences"])
+    assert (code, err, "not predicted for a described" in said, "SAM" in said) == (
+        0,
+        "",
+        True,
+        False,
+    )
+    plan = small.plan(max_new_tokens=6, batch_size=3)
+    ran = trace_passes(small.loaded, plan, small.architecture, step_numbers=range(5))
+    seconds = ran.inputs_bytes / (1e9 * EAGER.link_gb_s)
+    for passed in (
+        *eager_pass({"": ran.prefill.kernels}, H100, EAGER).values(),
+        *(eager_step(each.kernels, H100, EAGER, 3) for each in ran.decode_steps),
+    ):
+        seconds += passed.seconds
+    assert 3 / entry["throughput"][0]["pages_per_second"] == pytest.approx(seconds, rel=1e-3)
+
+
+@pytest.mark.usefixtures("files")
+def test_what_fits_is_shown_for_a_batch_of_prompts(capsys, tmp_path):
+    memory = session_of(LLAMA, tmp_path).analyze(batch_size=2).memory
+    code, out, err = run(capsys, "fit", "h100-sxm", *MODEL, "--batch-size", 2, "--format", "json")
+    [found] = json.loads(out)["gpus"]
+    assert (code, err, found["fits"], found["prefill"]["inputs_bytes"]) == (
+        0, "", True, memory.inputs_bytes,
+    )  # fmt: skip

@@ -668,7 +668,7 @@ def architecture_of(weights, prefill, decode, cache):
     def alive(parts):
         return lambda _, page, *__: BytesAlive(*(page.batch_size * part * MB for part in parts))
 
-    return SimpleNamespace(pass_forms=SimpleNamespace(
+    return SimpleNamespace(forms=SimpleNamespace(
         memory=lambda _, page, *__: MemoryFigures(
             weights * MB, 0, 0, page.batch_size * cache * MB, Peak(0, "")
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.session import DeepSeekOCRSession
     from dsocr_analyze.timing import TimeEntry
-    from dsocr_analyze.timing.assumptions import OutputLengths
+    from dsocr_analyze.timing.assumptions import Assumptions
     from dsocr_analyze.timing.predict import TimeRequest
 
 Announce: TypeAlias = Callable[[str], None]
@@ -78,8 +78,9 @@ class Engine:
                 from dsocr_analyze.analytic import page_figures
                 from dsocr_analyze.report.document import build_report
 
+            self.directory.dimensions()  # raises ConfigError for a model that reads no pages
             figures = page_figures(
-                self.directory, self._page(asked), dtype=asked.dtype,
+                self.directory, asked.workload_of_page, dtype=asked.dtype,
                 flash_attention=asked.flash_attention,
             )  # fmt: skip
             report = build_report(
@@ -96,19 +97,15 @@ class Engine:
 
         Raises:
             DeviceError: A GPU lacks a data type, without `leave_out`.
-            ConfigError: The model has no forward on the tape, and cannot be traced instead.
+            ConfigError: The model has neither a forward on the tape nor a decode step to trace.
         """
         if self.time is None:
             return ()
         from dsocr_analyze.timing.predict import predict
         from dsocr_analyze.timing.serving import TimedModel
 
-        jobs, found = self.time.jobs, []
-        if self.directory.described is not None:
-            from dsocr_analyze.traced_forms import of_described
-
-            jobs = [*map(of_described, jobs)]
-        architecture, dimensions, page = self.priced(asked, *(each.lengths for each in jobs))
+        architecture, dimensions, page, jobs = self.priced(asked, self.time.jobs)
+        found = []
         for device in self.time.profiles:
             model = TimedModel(
                 architecture, dimensions, dtype_named(asked.dtype), asked.flash_attention, device
@@ -123,28 +120,21 @@ class Engine:
         return tuple(found)
 
     def priced(
-        self, asked: PageRequest, *lengths: Callable[[int], OutputLengths]
-    ) -> tuple[Architecture, Any, PageWorkload]:
-        """An architecture, its dimensions and a page to predict seconds or memory of.
+        self, asked: PageRequest, jobs: Sequence[Assumptions] = ()
+    ) -> tuple[Architecture, Any, PageWorkload, Sequence[Assumptions]]:
+        """Architecture, dimensions and page whose seconds or memory are predicted, and jobs.
 
-        A described model, which has no dimensions, is traced up to the longest of some output
-        lengths, by default the workload's; its prompts are pages without views.
+        A described model is traced when figures are asked for; it has no dimensions, its prompts
+        are pages without views, and its jobs do not estimate the CPU's work.
         """
         workload = asked.workload
         if isinstance(workload, PageWorkload):
-            return self.directory.architecture, self.directory.dimensions(), workload
+            return self.directory.architecture, self.directory.dimensions(), workload, jobs
+        on_meta = self if self.device == "meta" else replace(self, device="meta", _sessions={})
+        session = on_meta.session(asked)
         from dsocr_analyze.traced_forms import traced_model
 
-        most = workload.max_new_tokens
-        most = max((each(most).longest for each in lengths), default=most)
-        on_meta = self if self.device == "meta" else replace(self, device="meta", _sessions={})
-        return traced_model(on_meta.session(asked), workload, most)
-
-    def _page(self, asked: PageRequest) -> PageWorkload:
-        if isinstance(asked.workload, PageWorkload):
-            return asked.workload
-        self.directory.dimensions()  # raises ConfigError: there is no forward on the tape
-        raise AssertionError("a model that reads no pages has no dimensions")
+        return traced_model(session, workload, jobs)
 
     def session(self, asked: PageRequest) -> DeepSeekOCRSession:
         """The model in the type and attention that are asked for, loaded on first use."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.prompt import PlacedValue, Prompt
-from dsocr_analyze.architectures.stages import PassForms, StageScope
+from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.toml_table import REQUIRED, TomlTable, TomlValue, read_toml
 from dsocr_analyze.workload import BOUNDS, LARGEST_COUNT, Lengths, check_count
@@ -76,7 +76,6 @@ class DescribedModel(Architecture):
         prompt: None for a model that reads no tokens.
         inputs: Other inputs, by argument.
         has_decode_table: Whether the file has a table that only earlier versions used.
-        traced: What its traces say, once it runs.
     """
 
     is_of_transformers = True
@@ -90,7 +89,6 @@ class DescribedModel(Architecture):
     prompt: Prompt | None = None
     inputs: Mapping[str, Input] = field(default_factory=dict)
     has_decode_table: bool = False
-    traced: PassForms | None = None
 
     def __post_init__(self) -> None:
         self.title = self.name
@@ -149,11 +147,6 @@ class DescribedModel(Architecture):
                 " one pass of its forward, and generate() is not called"
             )
         return notes
-
-    @property
-    def pass_forms(self) -> PassForms:
-        """What its traces say; raises ConfigError before it is traced."""
-        return super().pass_forms if self.traced is None else self.traced
 
     def prefill_inputs(
         self, device: torch.device, dtype: torch.dtype, lengths: Lengths

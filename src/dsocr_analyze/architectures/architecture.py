@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsocr_analyze.architectures.config_file import Config, JsonValue
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions as ModelDimensions
-from dsocr_analyze.architectures.stages import PassForms, StageScope, owner_among
+from dsocr_analyze.architectures.stages import StageScope, owner_among
 from dsocr_analyze.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Architecture(ABC):
         generate: The prompt with which transformers' `generate` runs it, which always chooses its
             `fill`. None if it does not decode, or has `decode_inputs` and `decode_cache`.
         has_window: Whether its config has a sliding window, which can be switched off.
-        closed_forms: None for a model that is only traced.
+        closed_forms: None for a model that is only traced; its traces if it is to be predicted.
         left_out_where_unknown: Inputs passed only if the model's forward names them.
         model_class: Class of transformers to build, if not the config's.
         least_transformers: The oldest version whose class the closed forms equal; None for any.
@@ -224,11 +224,6 @@ class Architecture(ABC):
         if self.closed_forms is None:
             raise ConfigError(f"{self.title} has no closed forms; it can only be traced")
         return self.closed_forms
-
-    @property
-    def pass_forms(self) -> PassForms:
-        """What seconds and memory are predicted from; raises ConfigError without any."""
-        return self.forms
 
     @property
     def reference(self) -> Path:

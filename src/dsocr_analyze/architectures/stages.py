@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
-from dsocr_analyze.kernels import Kernel, Work
+from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Size
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.figures import BytesAlive, Composition, MemoryFigures
-    from dsocr_analyze.workload import PageWorkload
 
 PREFILL_STAGE: Final = "prefill"
 DECODE_STAGE: Final = "decode"
@@ -81,41 +77,3 @@ class PageTotals:
     kv_cache_bytes: Size
     decode_step_bytes_read_expected: float | NDArray[np.float64]
     peak_activation_bytes: Size
-
-
-class PassForms(Protocol):
-    """What seconds and memory are predicted from: closed forms, or the traces of a model.
-
-    Of these, `c` are the dimensions, which a trace does without.
-    """
-
-    def compose(
-        self, c: Any, workload: PageWorkload, dtype: Dtype, flash_attention: bool
-    ) -> Composition:
-        """The figures of a workload."""
-
-    def step_kernels(
-        self,
-        c: Any,
-        batch: int,
-        cached: int,
-        dtype: Dtype,
-        flash_attention: bool,
-        overwrites: bool = False,
-    ) -> tuple[Kernel, ...]:
-        """The records of a decode step over caches of `cached` tokens."""
-
-    def memory(
-        self, c: Any, workload: PageWorkload, dtype: Dtype, flash_attention: bool
-    ) -> MemoryFigures:
-        """Bytes that a workload holds."""
-
-    def prefill_bytes_alive(
-        self, c: Any, workload: PageWorkload, dtype: Dtype, flash_attention: bool
-    ) -> BytesAlive:
-        """Bytes alive at the peak of the prefill pass, besides weights."""
-
-    def decode_bytes_alive(
-        self, c: Any, workload: PageWorkload, dtype: Dtype, flash_attention: bool
-    ) -> BytesAlive:
-        """Bytes alive in the last decode step, besides weights."""

@@ -288,8 +288,7 @@ def _curves(
     if request is not None and len(request.concurrency) >= len(_CURVE):
         return report.time, ""
     if not isinstance(asked.workload, PageWorkload):
-        missing = "" if report.time else "No seconds are predicted without --gpu."
-        return report.time, missing
+        return report.time, "" if report.time else "No seconds are predicted without --gpu."
     try:
         engine.directory.dimensions()
     except ConfigError as error:

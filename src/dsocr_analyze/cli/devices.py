@@ -122,10 +122,9 @@ def fit(
     directory = page_options.model_directory_from(
         model, arch, config, sliding_window=sliding_window, stages=stages, hf_config=hf_config
     )
-    is_known = directory.described is None
     asked = page_options.page_request(context.params, directory)
-    architecture, dimensions, workload = Engine(directory).priced(asked)
-    words.print_config_findings(context, directory, by_closed_forms=is_known)
+    architecture, dimensions, workload, _ = Engine(directory).priced(asked)
+    words.print_config_findings(context, directory, by_closed_forms=stages is None)
     words.warn(context, architecture.warnings_of(asked.workload))
     gpus = named or [*catalogue.gpu_catalogue().values()]
     fits = [
@@ -140,22 +139,14 @@ def fit(
         schema_version=SCHEMA_VERSION, command="fit", options=options.options_used(context),
         model=source, workload=workload_document(asked.workload), gpus=tuple(fits),
     )  # fmt: skip
-    engine, assumed = _means(is_known=is_known)
+    by, traced = ("the analytic engine", []) if stages is None else (
+        "traces on meta", [fitting.TRACED_ASSUMPTION]
+    )  # fmt: skip
     line = opening_line([document.workload], [element.name], [ATTENTION_NAMES[flash_attention]])
     printing.emit(context, document, printing.Said(
-        f"Ran: {model_text(source)} by {engine}\n{line}",
+        f"Ran: {model_text(source)} by {by}\n{line}",
         list(documents.fit_tables(document, [each.title for each in gpus])),
-        [printing.assumptions(assumed)],
+        [printing.assumptions([*map(": ".join, fitting.ASSUMPTIONS.items()), *traced])],
     ))  # fmt: skip
     if named and not all(each.fits for each in fits):
         raise typer.Exit(exits.NO)
-
-
-def _means(*, is_known: bool) -> tuple[str, list[str]]:
-    """What counted the memory of a model, known or described, and what is assumed of it."""
-    assumed = [f"{order}: {text}" for order, text in fitting.ASSUMPTIONS.items()]
-    if is_known:
-        return "the analytic engine", assumed
-    from dsocr_analyze.traced_forms import MEMORY_ASSUMPTION
-
-    return "traces on meta", [*assumed, MEMORY_ASSUMPTION]

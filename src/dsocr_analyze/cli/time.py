@@ -100,10 +100,7 @@ def time(
     directory = page_options.model_directory_from(
         model, arch, config, sliding_window=sliding_window, stages=stages, hf_config=hf_config
     )
-    is_known = directory.described is None
-    if benchmarks and not is_known:
-        raise WorkloadError(f"--from-benchmark is for known architectures, not --stages {stages}")
-    words.print_config_findings(context, directory, by_closed_forms=is_known)
+    words.print_config_findings(context, directory, by_closed_forms=stages is None)
     asked = page_options.page_request(context.params, directory)
     words.warn(context, directory.architecture.warnings_of(asked.workload))
     gpus = options.gpu_names(gpu, context.params["named_gpus"])
@@ -111,6 +108,7 @@ def time(
     if benchmarks:
         from dsocr_analyze.timing.server_benchmarks import comparison
 
+        directory.dimensions()  # raises ConfigError for a described model
         named = not {"model", "arch"}.isdisjoint(options.given_options(context))
         benchmarks = [
             comparison.of_model(each, directory.architecture, is_given=named) for each in benchmarks

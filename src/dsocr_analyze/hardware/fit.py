@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace as with_changes
@@ -15,7 +15,7 @@ from dsocr_analyze.figures import BytesAlive, Count
 from dsocr_analyze.hardware.devices import Gpu, missing_features
 
 if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
+    from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.dtypes import Dtype
     from dsocr_analyze.workload import PageWorkload
 
@@ -31,6 +31,12 @@ ASSUMPTIONS: Final[dict[Order, str]] = {
     " and its inputs freed",
 }
 """What each order assumes, for readers."""
+
+TRACED_ASSUMPTION: Final = (
+    "batches of 1, 2, 4 and on to 256 prompts are traced, as far as they fit, and the memory of"
+    " others lies between; cache and logits at the prefill pass's peak are among its activations"
+)
+"""What is assumed of a described model."""
 
 
 Part = Literal["weights", "inputs", "cache", "activations", "logits"]
@@ -116,20 +122,19 @@ class GpuFit(BatchNeed, frozen=True, kw_only=True):
 
 def memory_need(
     architecture: Architecture,
-    dimensions: ModelDimensions | None,
+    dimensions: Any,
     workload: PageWorkload,
     *,
     dtype: Dtype,
     flash_attention: bool,
     order: Order = "at once",
 ) -> MemoryNeed:
-    """The memory that a workload needs."""
+    """The memory that a workload needs; `dimensions` are None of a model that is traced."""
     alone = replace(workload, batch_size=1)
     prefilling = workload if order == "at once" else alone
-    forms = architecture.pass_forms
-    prefill = forms.prefill_bytes_alive(dimensions, prefilling, dtype, flash_attention)
-    decode = forms.decode_bytes_alive(dimensions, workload, dtype, flash_attention)
-    memory = forms.memory(dimensions, alone, dtype, flash_attention)
+    prefill = architecture.forms.prefill_bytes_alive(dimensions, prefilling, dtype, flash_attention)
+    decode = architecture.forms.decode_bytes_alive(dimensions, workload, dtype, flash_attention)
+    memory = architecture.forms.memory(dimensions, alone, dtype, flash_attention)
     if order == "one at a time":
         decoding = (workload.batch_size - 1) * memory.kv_cache_bytes
         prefill = with_changes(prefill, cache_bytes=prefill.cache_bytes + decoding)
@@ -140,7 +145,7 @@ def memory_need(
 def fit(
     gpu: Gpu,
     architecture: Architecture,
-    dimensions: ModelDimensions | None,
+    dimensions: Any,
     workload: PageWorkload,
     *,
     dtype: Dtype,

@@ -377,16 +377,18 @@ class _EagerTimes(PageTimes):
 def _eager_batch(timer: PageTimer, page: PageWorkload, size: int) -> tuple[PageAlone, Duration]:
     """A batch as if it were one page, and a page's share of the GPU's time."""
     model, host = timer.model, timer.host
-    composed = model.architecture.pass_forms.compose(
+    composed = model.architecture.forms.compose(
         model.dimensions, replace(page, batch_size=size), model.dtype, model.flash_attention
     )
     records = {name: stage.kernels for name, stage in composed.stages.items()}
     last, step = records.popitem()
     prefill = eager_pass(records, model.device, host)
     if model.device.cpu is None:
-        copied = size * host.received_seconds(page.prompt_pages * page.views)
-        if not page.views:  # of a model that reads no pages, whose inputs are all counted
-            copied = composed.memory.inputs_bytes / (1e9 * host.link_gb_s)
+        copied = (
+            size * host.received_seconds(page.prompt_pages * page.views)
+            if page.views  # a model that reads no pages receives all of its inputs
+            else composed.memory.inputs_bytes / (1e9 * host.link_gb_s)
+        )
         prompt, duration = prefill.popitem()
         prefill[prompt] = duration.plus(Duration(host=copied))
     decode = _eager_decode(timer, page, size)
@@ -402,7 +404,7 @@ def _eager_decode(timer: PageTimer, page: PageWorkload, size: int) -> Duration:
     model, first = timer.model, page.seq_len
 
     def step(cached: int, *, overwrites: bool = False) -> Duration:
-        kernels = model.architecture.pass_forms.step_kernels(
+        kernels = model.architecture.forms.step_kernels(
             model.dimensions, size, cached, model.dtype, model.flash_attention, overwrites,
         )  # fmt: skip
         return eager_step(kernels, model.device, timer.host, size)

@@ -40,12 +40,13 @@ def all_served_modes() -> Mapping[str, Mapping[str, ServedModes]]:
 def served_notes(
     architecture: Architecture, server: str, *priced: Mode | PageWorkload
 ) -> Iterator[str]:
-    """How a server treats a page, or pages of some modes, unlike the model's own code."""
+    """How a server treats a page, or pages of some modes, unlike the model's own code.
+
+    Of a model without modes, nothing is known.
+    """
     modes, pages, views = architecture.modes, 1, dict[str, int]()
-    if not modes:
-        return
     names = dict(zip(map(_SIZES, modes.values()), modes, strict=True))
-    for each in priced:
+    for each in priced if modes else ():
         mode = names.get(_SIZES(each), "other sizes")
         views[mode] = architecture.forms.page_rule.most_views * each.crop_mode
         if isinstance(each, PageWorkload):
@@ -53,7 +54,7 @@ def served_notes(
     row = all_served_modes().get(architecture.name, {}).get(server, _ANY)
     alone = (*views,) if row.modes is None else row.modes
     offered = row.several if pages > 1 and row.several else alone
-    if not offered:
+    if not offered and modes:
         yield f"{server} does not serve {architecture.title}: {row.source}"
     elif lacking := ", ".join(filterfalse(offered.__contains__, views)):
         yield (
