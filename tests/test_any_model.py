@@ -639,16 +639,16 @@ def test_a_step_of_any_number_has_the_records_that_run(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("small", "command"),
     [
-        ("time", "h100-sxm", "--runtime", "eager", "--format", "json"),
-        ("--gpu", "h100-sxm", "--json", "-", "--html", "page.html", "--output", "."),
+        (QWEN2_MOE, ("time", "h100-sxm", "--runtime", "eager", "--format", "json")),
+        (LLAMA, ("--gpu", "h100-sxm", "--json", "-", "--html", "page.html", "--output", ".")),
     ],
 )
 @pytest.mark.usefixtures("files")
-def test_seconds_are_those_of_the_traced_records(capsys, tmp_path, command):
+def test_seconds_are_those_of_the_traced_records(capsys, tmp_path, small, command):
     """Of three prompts at a time, whose every step is priced by itself."""
-    small = session_of(LLAMA, tmp_path)
+    session = session_of(small, tmp_path)
     how = "--max-new-tokens", 6, "--concurrency", 3, *MODEL
     code, out, err = run(capsys, *command, *how)
     [entry] = json.loads(out)["time"]
@@ -659,8 +659,8 @@ def test_seconds_are_those_of_the_traced_records(capsys, tmp_path, command):
         True,
         False,
     )
-    plan = small.plan(max_new_tokens=6, batch_size=3)
-    ran = trace_passes(small.loaded, plan, small.architecture, step_numbers=range(5))
+    plan = session.plan(max_new_tokens=6, batch_size=3)
+    ran = trace_passes(session.loaded, plan, session.architecture, step_numbers=range(5))
     seconds = ran.inputs_bytes / (1e9 * EAGER.link_gb_s)
     for passed in (
         *eager_pass({"": ran.prefill.kernels}, H100, EAGER).values(),

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from dsocr_analyze.hardware.timed_device import Device
-from dsocr_analyze.kernels import Kernel, Rows
+from dsocr_analyze.kernels import Gemm, Kernel, Rows
 from dsocr_analyze.timing.kernel_seconds import (
     Duration,
     kernel_seconds,
@@ -24,9 +24,13 @@ _US: Final = 1e-6
 
 
 def launched(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """The records in the assumed order: by module path, layers by number."""
+    """The records in the assumed order: by module path, layers by number.
+
+    Products without rows, as of an expert without tokens, launch nothing.
+    """
     return sorted(
-        kernels, key=lambda k: (_layer(k.path), k.operator, k.dtype, k.dimensions, k.work)
+        (each for each in kernels if each.work.macs or not isinstance(each.dimensions, Gemm)),
+        key=lambda k: (_layer(k.path), k.operator, k.dtype, k.dimensions, k.work),
     )
 
 
