@@ -160,7 +160,7 @@ def drawn_config(draw: random.Random, model) -> tuple[dict, tuple[int, int]]:
         "eos_token_id": 2,
         "pad_token_id": 0,
     }
-    config |= {"architectures": [model.transformers_class]}
+    config |= {"architectures": [model.model_class]}
     config["tie_word_embeddings"] = text["tie_word_embeddings"]
     if model not in (GOT_OCR2, OLMOCR):
         text["head_dim"] = 2 * halves
