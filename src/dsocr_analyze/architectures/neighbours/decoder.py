@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import ClassVar, Final, Self
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.attention import (
@@ -24,6 +23,7 @@ from dsocr_analyze.architectures.ocr_family.attention import (
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     LARGEST_VOCABULARY,
+    DecoderDimensions,
     multi_head_attention,
 )
 from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache
@@ -38,80 +38,54 @@ _FULL: Final = "full_attention"
 # --- dimensions ------------------------------------------------------------------------------
 
 
-class Rotary(Enum):
-    """How features of a head turn by a token's positions.
+Rotary: TypeAlias = Literal["plain", "sections", "turns", "neighbours"]
+"""How features of a head turn by a token's positions.
 
-    One position, or three in time, height and width (M-RoPE, Wang et al. 2024, section 2.1), whose
-    angles take sections of a head's features or take turns in them; halves of a head are turned
-    together, or neighbours.
-    """
-
-    PLAIN = "plain"
-    SECTIONS = "sections"
-    TURNS = "turns"
-    NEIGHBOURS = "neighbours"
+One position, or three in time, height and width (M-RoPE, Wang et al. 2024, section 2.1), whose
+angles take `sections` of a head's features or take `turns` in them. Halves of a head turn together,
+or `neighbours`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class DenseDecoder:
+class DenseDecoder(DecoderDimensions):
     """Dimensions of a dense decoder, `text_config`.
 
     Attributes:
-        hidden_size: Features per token.
         attention_bias: Whether queries, keys and values have one.
-        tie_word_embeddings: Whether the head's weights are those of the embeddings.
         head_norms: Whether queries and keys are normed per head (`Qwen3Attention`).
         output_norms: Whether the outputs of attention and MLP are normed, whose first product then
             has gate and up in one (`GlmOcrTextDecoderLayer`).
+        rotary: How heads turn.
         mrope_section: Pairs of a head's features that turn by each of three positions.
         deepstack: Layers after which features of the vision stages are added (DeepStack, Meng et
             al. 2024; `Qwen3VLTextModel`).
     """
 
-    vocab_size: int
-    hidden_size: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    hidden_act: str
-    max_position_embeddings: int
-    tie_word_embeddings: bool
-    attention_bias: bool = False
-    head_norms: bool = False
-    output_norms: bool = False
-    rotary: Rotary = Rotary.PLAIN
+    rotary: Rotary = "plain"
     mrope_section: tuple[int, ...] = ()
     deepstack: int = 0
 
-    sliding_window: ClassVar[None] = None
-    rope_scaling: ClassVar[None] = None
-    use_mla: ClassVar[bool] = False
-    n_routed_experts: ClassVar[None] = None
-    num_experts_per_tok: ClassVar[int] = 0
-    moe_layers: ClassVar[int] = 0
-    expert_params: ClassVar[int] = 0
-    has_output_bias: ClassVar[bool] = False
-
     @classmethod
-    def from_config(
+    def read(
         cls,
         keys: ConfigKeys,
         *,
         is_tied: bool,
-        rotary: Rotary = Rotary.PLAIN,
+        rotary: Rotary = "plain",
         mrope_section: tuple[int, ...] = (),
-        **options: bool,
+        attention_bias: bool = False,
+        **options: Any,
     ) -> Self:
         """Reads the object with the decoder's keys; raises ConfigError.
 
         Args:
             keys: The object.
             is_tied: Whether embeddings and head have the same weights.
-            rotary: How heads turn.
+            rotary: As the attribute.
             mrope_section: Where the file has none.
-            options: `attention_bias`, `head_norms`, `output_norms`, as the attributes.
+            attention_bias: As the attribute.
+            options: `head_norms`, `output_norms`, as the attributes.
         """
         heads = multi_head_attention(keys)
         layers = keys.integer("num_hidden_layers", most=MOST_LAYERS)
@@ -121,7 +95,7 @@ class DenseDecoder:
             "layer_types",
             f"'{_FULL}' for each of {layers} layers",
         )
-        if rotary is not Rotary.PLAIN:
+        if rotary != "plain":
             mrope_section = _sections(keys, mrope_section, heads["head_dim"] // 2)
         return cls(
             vocab_size=keys.integer("vocab_size", most=LARGEST_VOCABULARY),
@@ -133,17 +107,24 @@ class DenseDecoder:
             tie_word_embeddings=is_tied,
             rotary=rotary,
             mrope_section=mrope_section,
+            use_mla=False,
+            rope_scaling=None,
+            rope_theta=1.0,  # no count depends on this one, nor on the next
+            rms_norm_eps=1.0,
+            attention_bias=attention_bias,
             **heads,
             **options,
         )
 
     @property
+    def output_bias(self) -> bool:
+        """Whether attention's last product has a bias."""
+        return False
+
+    @property
     def axes(self) -> int:
         """Positions of a token."""
-        return 1 if self.rotary is Rotary.PLAIN else 3
-
-    def check_positions(self, seq_len: Size, max_new_tokens: Size) -> None:
-        """Accepts any length: positions beyond the trained ones cost the same."""
+        return 1 if self.rotary == "plain" else 3
 
 
 def _sections(keys: ConfigKeys, usual: tuple[int, ...], half: int) -> tuple[int, ...]:
@@ -245,13 +226,13 @@ def _rotary_tables(t: Tape, p: Pass, c: DenseDecoder) -> tuple[Operand, Operand]
 def _joined(t: Tape, table: Operand, n: Size, c: DenseDecoder) -> Operand:
     """A table of three axes `[3, n, D / 2]` as one `[n, D]`."""
     joined: Operand = t.view(table, n * (c.head_dim // 2))
-    if c.rotary is Rotary.TURNS:
+    if c.rotary == "turns":
         for axis, section in enumerate(c.mrope_section[1:], 1):
             places = len(range(axis, min(3 * section, c.head_dim // 2), 3))
             t.move("copy", t.view(table, n * places), into=joined)
     else:
         joined = t.move("cat", joined)
-    if c.rotary is Rotary.NEIGHBOURS:
+    if c.rotary == "neighbours":
         return t.move("clone", joined, n=2 * joined.n)
     return t.cat(joined, joined)
 
@@ -299,7 +280,7 @@ def _attention(
     q = _projected(t, "q", x, H, p, c)
     k = _projected(t, "k", x, kv, p, c)
     v = t.call("v_proj", linear, x, n, c.hidden_size, kv * D, bias=c.attention_bias)
-    if c.rotary is Rotary.NEIGHBOURS:
+    if c.rotary == "neighbours":
         q, k = _turned_neighbours(t, q, k, cos, sin)
     else:
         q, k = rotated(t, q, cos, sin), rotated(t, k, cos, sin)
@@ -311,7 +292,7 @@ def _attention(
     if H > kv > 1:  # `repeat_kv`; one for all heads is expanded in place
         keys, values = (t.move("clone", each, n=repeated) for each in (k, v))
     # Features of a head lie apart in a prompt, unless rotation has laid them out anew.
-    is_apart = B > 1 and H > 1 and not p.past and c.rotary is not Rotary.NEIGHBOURS
+    is_apart = B > 1 and H > 1 and not p.past and c.rotary != "neighbours"
     shared = repeated if B > 1 and H > kv == 1 else None
     if not p.past:
         t.skippable(scores_of_later_tokens(t, p, H) * (2 * D))

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.config_file import Config, ConfigKeys, Harmless
-from dsocr_analyze.architectures.neighbours.decoder import Rotary
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
@@ -40,7 +39,7 @@ class GlmOcr(Neighbour[GlmVision]):
     """GLM-OCR."""
 
     options: ClassVar[Mapping[str, Any]] = {
-        "rotary": Rotary.NEIGHBOURS,
+        "rotary": "neighbours",
         "mrope_section": (8, 12, 12),
         "output_norms": True,
     }

@@ -107,7 +107,7 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
         vendor_classes: Its names in `architectures`; the first is the one that builds it.
         model_types: Used if no class is named.
         source: Where the built-in config is from.
-        options: Of its decoder, as `DenseDecoder.from_config` takes them.
+        options: Of its decoder, as `DenseDecoder.read` takes them.
         is_tied: Whether the head has the embeddings' weights where the top level does not say so.
         asks_decoder: Whether it has them, too, if the decoder's keys say so.
         joins_images: Whether features are divided by image, and joined where they take their place.
@@ -212,7 +212,7 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
         is_tied = keys.boolean("tie_word_embeddings", self.is_tied)
         if self.asks_decoder:
             is_tied |= text.boolean("tie_word_embeddings", False)
-        return DenseDecoder.from_config(text, is_tied=is_tied, **self.options)
+        return DenseDecoder.read(text, is_tied=is_tied, **self.options)
 
     @abstractmethod
     def read_vision(self, config: Config, out_width: int) -> VisionT:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.config_file import Config, ConfigKeys
-from dsocr_analyze.architectures.neighbours.decoder import Rotary
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     INT32,
@@ -50,7 +49,7 @@ class OlmOcr(Neighbour[Qwen25Vision]):
     """olmOCR."""
 
     options: ClassVar[Mapping[str, Any]] = {
-        "rotary": Rotary.SECTIONS,
+        "rotary": "sections",
         "mrope_section": (16, 24, 24),
         "attention_bias": True,
     }

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.config_file import Config, ConfigKeys
-from dsocr_analyze.architectures.neighbours.decoder import Rotary
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.processed_pages import ProcessedTensor, in_patches
 from dsocr_analyze.architectures.neighbours.vision import (
@@ -48,7 +47,7 @@ class PaddleOcrVl(Neighbour[PaddleVision]):
     """PaddleOCR-VL."""
 
     options: ClassVar[Mapping[str, Any]] = {
-        "rotary": Rotary.SECTIONS,
+        "rotary": "sections",
         "mrope_section": (16, 24, 24),
     }
     is_tied = True

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.config_file import Config, ConfigKeys
-from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, Rotary
+from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
@@ -49,7 +49,7 @@ class Qwen3Vl(Neighbour[Qwen3Vision]):
     """Qwen3-VL, base of several OCR models."""
 
     options: ClassVar[Mapping[str, Any]] = {
-        "rotary": Rotary.TURNS,
+        "rotary": "turns",
         "mrope_section": (24, 20, 20),
         "head_norms": True,
     }
