@@ -372,13 +372,14 @@ def rotary_attention(
             heads.append(whole_attention(t, own, count, length, H, D))
             continue
         for skipped in t.turns(count):
-            if skipped:
-                heads.append(t.empty(skipped * length * d, t.dtype))
+            heads.append(t.empty(skipped * length * d, t.dtype))
+            if keeps_weights:
+                kept.append(t.empty(skipped * H * length**2, t.dtype))
             own = [t.view(each, length * d) for each in (q, k, v)]
             attended, weights = masked_attention(t, own, None, length, H, D)
             heads.append(attended)
             if keeps_weights:
-                kept += [weights, t.empty(skipped * weights.n, t.dtype)]
+                kept.append(weights)
             del attended, weights
     joined = t.cat(*heads)
     out = t.call(output, linear, joined, n, d, d, bias=bias)
