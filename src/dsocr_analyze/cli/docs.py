@@ -6,8 +6,10 @@ from typing import Annotated, Final
 import typer
 
 from dsocr_analyze import analysis, architectures, forking, output_files
+from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.cli import commands, exits, options, page_options, streams, words
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.model.directory import ModelDirectory
 
 
 def docs(
@@ -47,12 +49,7 @@ def docs(
         if config is not None:
             words.print_config_findings(context, directory, by_closed_forms=True)
             values = directory.config
-        architecture = architectures.architecture_of(directory.config)
-        if directory.of_transformers is not None:
-            raise WorkloadError(
-                f"--arch {architecture.name} has no pages, whose modules are transformers' own;"
-                f" give {', '.join(architectures.RELATIVES)}"
-            )
+        architecture = _documented(directory)
     for folder in () if output is None else (output, output / "modules"):
         output_files.prepare_directory(folder)
     with (
@@ -84,6 +81,17 @@ def docs(
         {(output or sources.folder) / path: page.text for path, page in written.items()}
     )
     print(f"wrote {len(written)} of {len(pages)} pages")
+
+
+def _documented(directory: ModelDirectory) -> Architecture:
+    """The directory's architecture; WorkloadError for one whose modules have no pages."""
+    known = directory.architecture
+    if known.is_of_transformers:
+        raise WorkloadError(
+            f"--arch {known.name} has no pages: its modules are transformers' own; give"
+            f" {', '.join(architectures.RELATIVES)}"
+        )
+    return known
 
 
 # --- the command reference -----------------------------------------------------------------------
