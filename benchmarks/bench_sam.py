@@ -48,6 +48,7 @@ from dsocr_analyze.timing.kernel_seconds import (
     kind_of,
     strided_elements,
 )
+from dsocr_analyze.workload import ViewBatch
 
 ROWS = Path(__file__).parent / "measured/sam.toml"
 SAMS = {
@@ -110,7 +111,7 @@ def encoder(network: str, batch: int) -> list[Kernel]:
     """Of this package's forwards, in 16 bits."""
     if network == CLIP:
         c = DEFAULT.forms.dimensions(ModelDirectory.read(DEFAULT.reference).config)
-        views = DEFAULT.forms.served.views(batch, 1024, c, BFLOAT16)
+        views = DEFAULT.forms.served.views(ViewBatch(batch, 1024), c, BFLOAT16)
         return [each for each in views["clip"] if each.operator != "mul"]  # timm's GELU is one
     *of, pixels = SAMS[network]
     tape = Tape(BFLOAT16, stage="sam")

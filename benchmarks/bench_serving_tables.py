@@ -74,6 +74,7 @@ from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel, Ro
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds, strided_elements
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import ServedModel, TimedModel
+from dsocr_analyze.workload import ViewBatch
 
 NEW_TOKENS = 1024
 PAGE = (1191, 1684)
@@ -413,7 +414,7 @@ def page(timed: Device, sequences: int) -> list[tuple[Kernel, float]]:
     prefill = [
         kernel
         for count, side in views
-        for part in served.views(count, side, dimensions, BFLOAT16).values()
+        for part in served.views(ViewBatch(count, side), dimensions, BFLOAT16).values()
         for kernel in part
     ]
     prefill += model.prompt_kernels(workload.seq_len, workload.visual_tokens)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "index.md")
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "neighbours.md")
 BLOCK = re.compile(r"(<!-- output: dsocr-analyze ([^\n]*) -->\n```text\n)(.*?)(```)", re.DOTALL)
 TABLE = re.compile(r"(<!-- table: ([^:\n]*): dsocr-analyze ([^\n]*) -->\n)((?:\n?\|[^\n]*\n)*)")
 PICTURE = re.compile(r"<!-- picture: dsocr-analyze ([^\n]*) -->")

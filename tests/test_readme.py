@@ -17,7 +17,9 @@ from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-HOME = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+HOME, NEIGHBOURS = (
+    (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("index.md", "neighbours.md")
+)
 DIGEST = re.compile(r"code \S+, config")
 
 
@@ -27,7 +29,7 @@ def _somewhere_else(tmp_path, monkeypatch):
 
 
 OUTPUT = re.compile(r"<!-- output: dsocr-analyze ([^\n]*) -->\n```text\n(.*?)```", re.DOTALL)
-SHOWN = OUTPUT.findall(README)
+SHOWN = OUTPUT.findall(README + NEIGHBOURS)
 TABLE = re.compile(r"<!-- table: ([^:\n]+): dsocr-analyze ([^\n]*) -->\n\n((?:\|[^\n]*\n)+)")
 
 
