@@ -200,19 +200,10 @@ def drawn_config(draw: random.Random, model) -> tuple[dict, tuple[int, int]]:
         "global_attn_indexes": sorted(draw.sample(range(layers), draw.randint(0, layers))),
         "window_size": token * draw.randint(2, 4) + draw.randint(0, 1),
         "output_channels": draw.randint(2, 9),
-        "use_abs_pos": draw.random() < 0.5,
-        "use_rel_pos": draw.random() < 0.5,
-        "qkv_bias": draw.random() < 0.5,
-        "attention_bias": draw.random() < 0.5,
         "image_size": patch * (rows if model is GOT_OCR2 else draw.randint(1, 7)),
     }
-    projector = {
-        "spatial_merge_size": merge,
-        "multimodal_projector_bias": draw.random() < 0.5,
-        "projector_hidden_act": draw.choice(ACTIVATIONS),
-    }
     vision |= {key: sizes[key] for key in vision if key in sizes}
-    config |= {key: projector[key] for key in config if key in projector}
+    config |= {key: merge for key in config if key == "spatial_merge_size"}
     return config, (rows, columns)
 
 

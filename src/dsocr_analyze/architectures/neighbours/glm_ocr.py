@@ -4,11 +4,10 @@ Source: `GlmOcrVisionModel` and its parts of transformers 5.23.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from dsocr_analyze.architectures.config_file import Config, ConfigKeys, Harmless
+from dsocr_analyze.architectures.config_file import Config, Fixed, Harmless
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
@@ -28,14 +27,7 @@ from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, convolution, layer_norm, linear, rms_norm
 
 
-@dataclass(frozen=True, slots=True)
-class GlmVision(VisionTransformer):
-    """Dimensions of `GlmOcrVisionModel`; `bias` is that of all products in its blocks."""
-
-    bias: bool
-
-
-class GlmOcr(Neighbour[GlmVision]):
+class GlmOcr(Neighbour[VisionTransformer]):
     """GLM-OCR."""
 
     options: ClassVar[Mapping[str, Any]] = {
@@ -46,21 +38,20 @@ class GlmOcr(Neighbour[GlmVision]):
     asks_decoder = True
     has_videos = True
     own_keys: ClassVar[Rules] = {
-        "vision_config.image_size": Harmless("no table of positions is made for it")
+        "vision_config.image_size": Harmless("no table of positions is made for it"),
+        "vision_config.attention_bias": Fixed((True,), "it leaves out biases"),
     }
 
-    def read_vision(self, config: Config, out_width: int) -> GlmVision:
+    def read_vision(self, config: Config, out_width: int) -> VisionTransformer:
         """Reads a whole `config.json`; raises ConfigError."""
-        keys = ConfigKeys(config).section("vision_config")
-        sizes = transformer_sizes(config, out_width)
-        return GlmVision(**sizes, bias=keys.boolean("attention_bias", True))
+        return VisionTransformer(**transformer_sizes(config, out_width))
 
-    def encode(self, t: Tape, images: ImageGrid, c: GlmVision) -> ImageFeatures:
+    def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """`[n, 3 taps] -> [n / m^2, d_out]`."""
         return t.call("model.visual", _visual, images, c)
 
 
-def _visual(t: Tape, images: ImageGrid, c: GlmVision) -> ImageFeatures:
+def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """`GlmOcrVisionModel`; features before they are merged stay alive."""
     positions = patch_positions(t, images)
     ends = sequence_ends(t, images)
@@ -77,19 +68,18 @@ def _visual(t: Tape, images: ImageGrid, c: GlmVision) -> ImageFeatures:
 
 
 def _block(
-    t: Tape, x: Operand, cos: Operand, sin: Operand, images: ImageGrid, c: GlmVision
+    t: Tape, x: Operand, cos: Operand, sin: Operand, images: ImageGrid, c: VisionTransformer
 ) -> Operand:
     """`GlmOcrVisionBlock`."""
     attend = partial(
-        rotary_attention, cos=cos, sin=sin, runs=images.runs, H=c.heads, bias=c.bias,
-        head_norms=True,
-    )  # fmt: skip
+        rotary_attention, cos=cos, sin=sin, runs=images.runs, H=c.heads, head_norms=True
+    )
     n, d, f = images.total, c.width, c.mlp_width
-    feed = partial(swiglu, n=n, d=d, f=f, act=c.hidden_act, bias=c.bias)
+    feed = partial(swiglu, n=n, d=d, f=f, act=c.hidden_act, bias=True)
     return vision_layer(t, x, d, rms_norm, attend, feed)
 
 
-def _merger(t: Tape, x: Operand, n: int, c: GlmVision) -> Operand:
+def _merger(t: Tape, x: Operand, n: int, c: VisionTransformer) -> Operand:
     """`GlmOcrVisionPatchMerger`."""
     d = c.out_width
     x = t.call("proj", linear, x, n, d, d)

@@ -11,6 +11,7 @@ from dsocr_analyze.architectures.config_file import (
     LARGEST_WIDTH,
     Config,
     ConfigKeys,
+    Fixed,
     Harmless,
 )
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
@@ -50,18 +51,12 @@ class GotVision(VisionTransformer):
         window: Patches per side.
         global_layers: Layers that attend over the whole view.
         channels: Features after the encoder's neck.
-        qkv_bias: Whether queries, keys and values have one.
-        has_positions: Whether patches have a learned position.
-        has_relative_positions: Whether attention has relative ones (MViTv2, Li et al. 2022, eq. 4).
     """
 
     image_size: int
     window: int
     global_layers: tuple[int, ...]
     channels: int
-    qkv_bias: bool
-    has_positions: bool
-    has_relative_positions: bool
 
     @property
     def side(self) -> int:
@@ -77,7 +72,10 @@ class GotOcr2(Neighbour[GotVision]):
     joins_images = False
     returns_features = True
     own_keys: ClassVar[Rules] = {
-        "image_seq_length": Harmless("the view's size says how many tokens it has")
+        "image_seq_length": Harmless("the view's size says how many tokens it has"),
+        "vision_config.qkv_bias": Fixed((True,), "it leaves out biases"),
+        "vision_config.use_abs_pos": Fixed((True,), "it leaves out a table of positions"),
+        "vision_config.use_rel_pos": Fixed((True,), "it leaves out relative positions"),
     }
 
     def read_vision(self, config: Config, out_width: int) -> GotVision:
@@ -93,9 +91,6 @@ class GotOcr2(Neighbour[GotVision]):
             window=keys.integer("window_size", most=LARGEST_IMAGE),
             global_layers=keys.integers("global_attn_indexes", least=0, most=sizes["layers"] - 1),
             channels=keys.integer("output_channels", most=LARGEST_WIDTH),
-            qkv_bias=keys.boolean("qkv_bias"),
-            has_positions=keys.boolean("use_abs_pos"),
-            has_relative_positions=keys.boolean("use_rel_pos"),
         )
 
     def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
@@ -122,8 +117,7 @@ def _vision_tower(t: Tape, pixels: Operand, N: int, c: GotVision) -> Operand:
     """N views, `[N, 3, R, R] -> [N, C, g, g]` (`GotOcr2VisionEncoder`)."""
     g, d = c.side, c.width
     x = t.call("patch_embed", _patch_embed, pixels, N, c)
-    if c.has_positions:
-        x = t.map("add", x, t.weight(g * g * d, "pos_embed"))
+    x = t.map("add", x, t.weight(g * g * d, "pos_embed"))
     for index in range(c.layers):
         is_global = index in c.global_layers
         x = t.again(f"layers.{index}", _layer, x, N, c, is_global=is_global)
@@ -183,16 +177,14 @@ def _attention(t: Tape, x: Operand, N: int, g: int, c: GotVision) -> tuple[Opera
     They have g x g tokens.
     """
     d, H, D, T = c.width, c.heads, c.width // c.heads, g * g
-    fused = t.call("qkv", linear, x, N * T, d, 3 * d, bias=c.qkv_bias)
+    fused = t.call("qkv", linear, x, N * T, d, 3 * d, bias=True)
     # Heads go next to the batch: a copy if there are several of both.
     qkv = t.move("clone", fused) if H > 1 and N > 1 else fused
     q, k, v = (t.view(qkv, N * T * d) for _ in range(3))
     weights = t.product("matmul", Gemm(N * H, T, T, D), t.map("mul", q), k)
-    terms = None
-    if c.has_relative_positions:
-        terms = _position_terms(t, q, N, g, c)
-        terms = t.move("clone", terms) if H > 1 or N > 1 else terms
-        weights = t.map("add", weights, terms)
+    terms = _position_terms(t, q, N, g, c)
+    terms = t.move("clone", terms) if H > 1 or N > 1 else terms
+    weights = t.map("add", weights, terms)
     weights = t.cast(t.softmax(weights, N * H * T, T), t.dtype)
     heads = t.product("matmul", Gemm(N * H, T, D, T), weights, v)
     if H > 1:

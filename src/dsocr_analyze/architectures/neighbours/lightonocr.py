@@ -4,7 +4,6 @@ Source: `PixtralVisionModel`, `Mistral3MultiModalProjector` and their parts of t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -29,26 +28,13 @@ from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.dtypes import INT64
 from dsocr_analyze.kernels import Convolution
 from dsocr_analyze.tape import Operand, Tape
-from dsocr_analyze.tape.modules import ACTIVATIONS, convolution, linear, rms_norm
+from dsocr_analyze.tape.modules import convolution, linear, rms_norm
 from dsocr_analyze.workload import PageWorkload
 
 _KEYS: Final = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
-@dataclass(frozen=True, slots=True)
-class PixtralVision(VisionTransformer):
-    """Dimensions of `PixtralVisionModel` and the projector after it.
-
-    Attributes:
-        projector_act: The projector's activation.
-        projector_bias: Whether its last two products have one.
-    """
-
-    projector_act: str
-    projector_bias: bool
-
-
-class LightOnOcr(Neighbour[PixtralVision]):
+class LightOnOcr(Neighbour[VisionTransformer]):
     """LightOnOCR."""
 
     options: ClassVar[Mapping[str, Any]] = {"head_norms": True}
@@ -56,24 +42,20 @@ class LightOnOcr(Neighbour[PixtralVision]):
     returns_features = True
     own_keys: ClassVar[Rules] = {
         "spatial_merge_size": USED,
-        "projector_hidden_act": USED,
-        "multimodal_projector_bias": USED,
+        "projector_hidden_act": Fixed(("gelu",), "it changes the projector's activation"),
+        "multimodal_projector_bias": Fixed((False,), "it adds biases"),
         "vision_feature_layer": Fixed((-1,), "it takes the features of other layers"),
         "vision_config.image_size": Harmless("no table of positions is made for it"),
     }
 
-    def read_vision(self, config: Config, out_width: int) -> PixtralVision:
+    def read_vision(self, config: Config, out_width: int) -> VisionTransformer:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config)
         sizes = transformer_sizes(config, out_width, _KEYS)
         sizes["merge"] = keys.integer("spatial_merge_size", 2, most=LARGEST_PATCH)
         head_dim = sizes["width"] // sizes["heads"]
         keys.section("vision_config").integer("head_dim", head_dim, least=head_dim, most=head_dim)
-        return PixtralVision(
-            **sizes,
-            projector_act=keys.choice("projector_hidden_act", tuple(ACTIVATIONS), "gelu"),
-            projector_bias=keys.boolean("multimodal_projector_bias", False),
-        )
+        return VisionTransformer(**sizes)
 
     def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
         """A page in one view, and its sides."""
@@ -83,14 +65,14 @@ class LightOnOcr(Neighbour[PixtralVision]):
             "image_sizes": ProcessedTensor((1, 2), INT64, (height, width)),
         }
 
-    def encode(self, t: Tape, images: ImageGrid, c: PixtralVision) -> ImageFeatures:
+    def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """`[N, 3, height, width] -> [n / m^2, d_out]`."""
         features = t.call("model.vision_tower", _vision_tower, images, c)
         tokens = t.call("model.multi_modal_projector", _projector, features, images, c)
         return ImageFeatures(tokens, kept=(features,))
 
 
-def _vision_tower(t: Tape, images: ImageGrid, c: PixtralVision) -> Operand:
+def _vision_tower(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
     """`PixtralVisionModel`."""
     n, d, one = images.total, c.width, t.input(1, INT64)
     shape = Convolution(images.count, images.patches, CHANNELS, d, c.taps)
@@ -131,7 +113,7 @@ def _mask(t: Tape, images: ImageGrid) -> Operand:
 
 
 def _transformer(
-    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, c: PixtralVision
+    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, c: VisionTransformer
 ) -> Operand:
     """`PixtralTransformer`."""
     for index in range(c.layers):
@@ -140,7 +122,7 @@ def _transformer(
 
 
 def _layer(
-    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, c: PixtralVision
+    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, c: VisionTransformer
 ) -> Operand:
     """`PixtralAttentionLayer`."""
     d, f = c.width, c.mlp_width
@@ -151,7 +133,7 @@ def _layer(
 
 
 def _attention(
-    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, c: PixtralVision
+    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, c: VisionTransformer
 ) -> tuple[Operand, tuple[Operand, ...]]:
     """Attention over the patches of all images at once, and its weights (`PixtralAttention`)."""
     n, d = x.n // c.width, c.width
@@ -164,15 +146,15 @@ def _attention(
     return t.call("o_proj", linear, heads, n, d, d), (weights,)
 
 
-def _projector(t: Tape, x: Operand, images: ImageGrid, c: PixtralVision) -> Operand:
+def _projector(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """`Mistral3MultiModalProjector`."""
     x = t.call("norm", rms_norm, x, images.total, c.width)
     x = t.call("patch_merger", _patch_merger, x, images, c)
     names, widths = ("linear_1", "act", "linear_2"), (c.width, c.out_width, c.out_width)
-    return mlp(t, x, names, widths, c.projector_act, bias=c.projector_bias)
+    return mlp(t, x, names, widths, bias=False)
 
 
-def _patch_merger(t: Tape, x: Operand, images: ImageGrid, c: PixtralVision) -> Operand:
+def _patch_merger(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """Patches of a token side by side through one product (`Mistral3PatchMerger`)."""
     d, one = c.width, t.input(1, INT64)
     for _ in range(2 * images.count):

@@ -331,7 +331,6 @@ def rotary_attention(
     runs: Runs,
     H: int,
     *,
-    bias: bool = True,
     head_norms: bool = False,
     names: tuple[str, ...] = ("qkv", "proj"),
     keeps_weights: bool = False,
@@ -345,7 +344,6 @@ def rotary_attention(
         sin: `[n, D]`.
         runs: The sequences.
         H: Heads.
-        bias: Of the products.
         head_norms: Whether queries and keys are normed per head.
         names: Of the products: a joint one or three, and the last.
         keeps_weights: Whether they outlive the call, and are returned.
@@ -354,7 +352,7 @@ def rotary_attention(
     d = x.n // n
     D = d // H
     *inputs, output = names
-    parts = [t.call(name, linear, x, n, d, 3 * d // len(inputs), bias=bias) for name in inputs]
+    parts = [t.call(name, linear, x, n, d, 3 * d // len(inputs), bias=True) for name in inputs]
     q, k, v = parts if len(parts) == 3 else (t.view(parts[0], n * d) for _ in range(3))
     if head_norms:
         q = t.call("q_norm", rms_norm, q, n * H, D)
@@ -382,7 +380,7 @@ def rotary_attention(
                 kept.append(weights)
             del attended, weights
     joined = t.cat(*heads)
-    out = t.call(output, linear, joined, n, d, d, bias=bias)
+    out = t.call(output, linear, joined, n, d, d, bias=True)
     t.hold(q, k, v, lengths, *heads)
     return out, kept
 
