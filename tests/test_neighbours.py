@@ -24,8 +24,9 @@ from dsocr_analyze.architectures.neighbours.vision import ImageGrid
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.kernels import merged, total_work
+from dsocr_analyze.kernels import Work, merged, total_work
 from dsocr_analyze.tape import Tape
+from dsocr_analyze.tape.polynomial import Polynomial, SymbolicTape, Values
 from dsocr_analyze.trace.passes import trace_passes
 
 NEIGHBOURS = (GLM_OCR, GOT_OCR2, LIGHTONOCR, OLMOCR, PADDLEOCR_VL, QWEN3_VL)
@@ -66,6 +67,19 @@ def test_a_pass_is_its_embedded_prompt_and_the_decoder(model):
     assert embeds.n == p.tokens * c.decoder.hidden_size
     parts = [each for each in rest.kernels if "embed_tokens" not in each.path] + prompt.kernels
     assert counted(parts) == counted(whole.kernels)
+
+
+@pytest.mark.parametrize("model", NEIGHBOURS, ids=BY_NAME)
+def test_a_pass_on_symbols_costs_what_it_costs_on_numbers(model):
+    c, sizes = model.read_dimensions(model.config), {"B": 3, "T": 500, "V": 400, "K": 70}
+    B, T, V, K = (Polynomial.size(name, least=3) for name in sizes)
+    for p, of_numbers in ((Pass(B, T), Pass(3, 500)), (Pass(B, 1, K), Pass(3, 1, 70))):
+        symbols, numbers, values = SymbolicTape(BFLOAT16), Tape(BFLOAT16), Values(sizes)
+        symbols.call("", whole_model, model, c, p, None, V)
+        numbers.call("", whole_model, model, c, of_numbers, None, sizes["V"])
+        work = total_work(each.total for each in numbers.kernels)
+        assert Work(*map(values.of, symbols.work(""))) == work
+        assert max(map(values.of, symbols.levels(""))) == numbers.peak.nbytes
 
 
 # ---------------------------------------------------------------------------------- config keys

@@ -1,1 +1,1 @@
-"""OCR models that people choose instead of DeepSeek-OCR, after transformers' own classes."""
+"""Neighbours of DeepSeek-OCR: a file of code and one of data each, and what they share."""

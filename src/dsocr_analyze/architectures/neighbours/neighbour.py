@@ -76,8 +76,8 @@ class ImageFeatures:
 
 
 @dataclass(slots=True)
-class Prompt:
-    """What a pass keeps of its prompts.
+class HeldPrompt:
+    """What is held of a pass's prompts.
 
     Attributes:
         positions: Of all tokens; like features and ids, until the pass ends.
@@ -238,7 +238,7 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
 
     def embedded_page(
         self, t: Tape, c: NeighbourDimensions[VisionT], p: Pass, page: PageWorkload
-    ) -> tuple[Operand, Prompt]:
+    ) -> tuple[Operand, HeldPrompt]:
         """Embeddings `[B, T, d]` with visual tokens, and what is kept of the pass."""
         return embedded_prompt(t, self, c, p, self.images(page, p.B))
 
@@ -307,7 +307,7 @@ def embedded_prompt(
     c: NeighbourDimensions[VisionT],
     p: Pass,
     images: ImageGrid | None,
-) -> tuple[Operand, Prompt]:
+) -> tuple[Operand, HeldPrompt]:
     """Embeddings `[B, T, d]` with visual tokens, and what is kept of the pass."""
     seen = _seen(t, model, c, p, images)
     return t.call("model", _embedded, model, c, p, seen), seen
@@ -319,9 +319,9 @@ def _seen(
     c: NeighbourDimensions[VisionT],
     p: Pass,
     images: ImageGrid | None,
-) -> Prompt:
+) -> HeldPrompt:
     """What is there before the model runs: positions, features of the images, token ids."""
-    axes, seen = c.decoder.axes, Prompt()
+    axes, seen = c.decoder.axes, HeldPrompt()
     if images is not None:
         seen.positions = t.empty((axes + 1 if axes > 1 else 1) * p.tokens, INT64)
         seen.features = model.encode(t, images, c.vision)
@@ -334,7 +334,7 @@ def _model(
     model: Neighbour[VisionT],
     c: NeighbourDimensions[VisionT],
     p: Pass,
-    seen: Prompt,
+    seen: HeldPrompt,
     visual_tokens: Size,
 ) -> tuple[Operand, list[LayerCache]]:
     """The model without its head: normed features `[B, T, d]`, and the cache by layer."""
@@ -352,7 +352,7 @@ def _model(
 
 
 def _embedded(
-    t: Tape, model: Neighbour[VisionT], c: NeighbourDimensions[VisionT], p: Pass, seen: Prompt
+    t: Tape, model: Neighbour[VisionT], c: NeighbourDimensions[VisionT], p: Pass, seen: HeldPrompt
 ) -> Operand:
     """Embeddings `[B, T, d]`, with tokens of images in their places.
 
