@@ -289,12 +289,7 @@ def compare(
     order = merged([list(each) for each in stages])
     columns = [
         _figures(report, {row: flops.get(row) for row in order}, with_batch, with_params)
-        | {
-            (f"accuracy_{key}", each.name, "score"): score.score
-            for key, each in (accuracies or {}).items()
-            for name, score in each.first.items()
-            if name == report.metadata.model.architecture
-        }
+        | _scores(report.metadata.model.architecture or "", accuracies or {})
         for report, flops in zip(found, stages, strict=True)
     ]
     rows = tuple(
@@ -400,6 +395,16 @@ def _figures(
         }),
         **_known({row: value for each in report.time for row, value in _times(each).items()}),
     }  # fmt: skip
+
+
+def _scores(architecture: str, accuracies: Mapping[str, Benchmark]) -> dict[_Quantity, Value]:
+    """An architecture's scores; in all benchmarks, so that these keep their order."""
+    return {
+        (f"accuracy_{key}", each.name, "score"): (
+            each.first[architecture].score if architecture in each.first else None
+        )
+        for key, each in accuracies.items()
+    }
 
 
 def _known(figures: Mapping[_Quantity, Value]) -> dict[_Quantity, Value]:

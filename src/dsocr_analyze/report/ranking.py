@@ -21,7 +21,7 @@ ORDERS: Final[Mapping[str, str]] = {
     "cache": "kv_cache_bytes",
     "accuracy": "accuracy_omnidocbench_v1_5_as_reported",
 }
-"""What models can be sorted by, and a part of the keys of the quantities that it means."""
+"""What models can be sorted by, and the key that it means; of a predicted one, a part."""
 
 _SHOWN: Final = (
     "prefill_pass_flops", "decode_step_flops", "decode_step_bytes", "weights_bytes",
@@ -48,7 +48,12 @@ def sorting_row(found: ComparisonDocument, order: str) -> ComparedQuantity:
         WorkloadError: No model has it.
     """
     keys = {**ORDERS, **{row.key[9:]: row.key for row in found.rows if row.unit == "score"}}
-    known = {name: row for name in keys for row in found.rows if keys[name] in row.key}
+    known = {
+        name: row
+        for name, key in keys.items()
+        for row in found.rows
+        if key == row.key or (key.startswith("_") and key in row.key)
+    }
     if order not in known:
         raise WorkloadError(f"--sort {order} is of no model here; give {', '.join(known)}")
     return known[order]
@@ -65,7 +70,7 @@ def opening(found: ComparisonDocument, ranking: Ranking, reports: Sequence[Repor
     """What is the same for every model, and what predicts its seconds."""
     dpi = "" if ranking.dpi is None else f" at {ranking.dpi} dpi"
     runs = [
-        f"{entry.gpu}, {entry.runtime}, {entry.assumptions.host}"
+        ", ".join(dict.fromkeys((entry.gpu, entry.runtime, entry.assumptions.host)))
         for report in reports
         for entry in report.time
     ]
