@@ -5,6 +5,7 @@ import random
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import jsonschema
 import msgspec
@@ -140,5 +141,6 @@ def test_every_score_says_what_it_is_of_and_every_model_has_one_or_is_named(caps
             assert benchmark.first[score.architecture].counted or not score.counted
         known |= benchmark.first.keys()
     lacking = ", ".join(name for name in ARCHITECTURES if name not in known)
-    said = run(capsys, "compare", "--all", "--sort", "prompt")[1]
+    said = run(capsys, "compare", "--all", "--sort", "prompt", "--html", "all.html")[1]
     assert ("no published score is known of" in said) == bool(lacking)
+    assert "by its authors, on whole pages: Unlimited-OCR" in Path("all.html").read_text()

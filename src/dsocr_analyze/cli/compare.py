@@ -249,7 +249,9 @@ def _show(
     def page() -> str:
         from dsocr_analyze.report.html import comparison_contents, render_html
 
-        return render_html(comparison_contents(found, reports, headline, shown))
+        notes = [line for each in said.below for line in each.lines]
+        contents = comparison_contents(found, reports, headline, shown)
+        return render_html({**contents, "assumptions": notes})
 
     said = printing.Said(
         f"{headline}\n{found.opening()}", list(found.tables(shown)),
