@@ -615,7 +615,7 @@ def test_traces_of_the_reference_give_the_figures_of_its_closed_forms(mode):
         for each in (found, seconds)
     )
     assert took == pytest.approx(expected, rel=1e-9)
-    needed = attrgetter("prefill", "decode", "needed_bytes", "largest_batch")
+    needed = attrgetter("prefill_bytes", "decode", "needed_bytes", "largest_batch")
     assert needed(found_memory) == needed(memory)
     assert needed(found_memory.one_at_a_time) == needed(memory.one_at_a_time)
 
@@ -642,7 +642,7 @@ def test_a_step_of_any_number_has_the_records_that_run(tmp_path, name):
     ("small", "command"),
     [
         (QWEN2_MOE, ("time", "h100-sxm", "--runtime", "eager", "--format", "json")),
-        (LLAMA, ("--gpu", "h100-sxm", "--json", "-", "--html", "page.html", "--output", ".")),
+        (LLAMA, ("--gpu", "h100-sxm", "--json", "-", "--output", ".")),
     ],
 )
 @pytest.mark.usefixtures("files")

@@ -560,14 +560,14 @@ def test_a_model_that_does_not_decode(folder, show):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("reads_pages", [True, False])
-def test_without_a_gpu_the_measured_ones_have_curves_if_pages_are_read(
+def test_measured_gpus_have_curves_if_pages_are_read_and_only_named_ones_otherwise(
     folder, show, capsys, monkeypatch, reads_pages
 ):
     monkeypatch.chdir(folder)
     how = ["--engine", "analytic", "--mode", "tiny"]
     if not reads_pages:
         stages, config = LLAMA.write(folder)
-        how = ["--stages", stages, "--hf-config", config]
+        how = ["--stages", stages, "--hf-config", config, "--gpu", "h100-sxm,a10"]
     assert run(capsys, "-q", "--html", "other.html", *how) == (0, "", "")
     page = show(folder / "other.html")
     assert cells(page, "stage-table")[-1][0].endswith("step")
@@ -577,7 +577,9 @@ def test_without_a_gpu_the_measured_ones_have_curves_if_pages_are_read(
             if each.kinds and not each.extrapolated
         ]  # fmt: skip
     else:
-        assert "without --gpu" in one(page, "#time").text
+        assert drawn(page, "curves-throughput", "name") == [
+            ["h100-sxm, eager"], ["a10, eager"],
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
