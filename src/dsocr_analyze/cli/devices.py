@@ -142,7 +142,10 @@ def fit(
     by, traced = ("the analytic engine", []) if stages is None else (
         "traces on meta", [fitting.TRACED_ASSUMPTION]
     )  # fmt: skip
-    line = opening_line([document.workload], [element.name], [ATTENTION_NAMES[flash_attention]])
+    line = opening_line(
+        [document.workload], [element.name],
+        [ATTENTION_NAMES[True] if flash_attention else architecture.attention],
+    )  # fmt: skip
     printing.emit(context, document, printing.Said(
         f"Ran: {model_text(source)} by {by}\n{line}",
         list(documents.fit_tables(document, [each.title for each in gpus])),
