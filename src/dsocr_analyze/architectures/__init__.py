@@ -47,11 +47,6 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = _Registry(
 RELATIVES: Final = ("deepseek-ocr", "deepseek-ocr-2", "unlimited-ocr")
 """Names of DeepSeek-OCR and its relatives, whose code is the vendors' own."""
 
-REFERENCES: Final = tuple(
-    Path(__file__).parent / name.replace("-", "_") / "reference" for name in RELATIVES
-)
-"""Directories of the built-in references."""
-
 DEFAULT: Final = DEEPSEEK_OCR
 """Used if no model is named."""
 
@@ -88,7 +83,7 @@ def recognized_architecture(config: Config) -> Architecture | None:
     """The architecture of a parsed `config.json`, if it is known."""
     for known in ARCHITECTURES.values():
         if known.recognizes(config):
-            return known.of_config(config)
+            return known.of_config(config) if known.is_of_transformers else known
     return None
 
 

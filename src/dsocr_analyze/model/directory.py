@@ -15,8 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from dsocr_analyze import architectures
 from dsocr_analyze.architectures import (
-    REFERENCES,
     architecture_of,
     recognized_architecture,
 )
@@ -49,6 +49,9 @@ _READS_CONFIG: Final = (
     "closed forms assume that the directory's code, which is not the published code, builds the"
     " model in config.json; a trace shows what it runs"
 )
+
+_OWN: Final = Path(architectures.__file__).parent
+"""Where the built-in references are."""
 
 _MOST_FILES: Final = 100_000
 _CONFIG: Final = "config.json"
@@ -132,9 +135,9 @@ class ModelDirectory:
     @property
     def is_reference(self) -> bool:
         """Whether this is a built-in reference."""
-        known = self.recognized
-        references = REFERENCES if known is None else (*REFERENCES, known.built_in or REFERENCES[0])
-        return self.path.resolve() in map(Path.resolve, references)
+        known, path = self.recognized, self.path.resolve()
+        built_in = None if known is None else known.built_in
+        return path.is_relative_to(_OWN) or (built_in is not None and path == built_in.resolve())
 
     @cached_property
     def code(self) -> Code:

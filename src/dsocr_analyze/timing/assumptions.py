@@ -150,7 +150,7 @@ def estimated_preprocessing(
     """
     rule, pages = architecture.forms.page_rule, workload.prompt_pages
     work = rule.pixel_work(workload, *workload.page, *workload.grid)
-    return float(_seconds_of(PixelWork(*[pages * int(pixels) for pixels in work]), host))
+    return float(_seconds_of(PixelWork(*np.multiply(pages, work)), host))
 
 
 def _seconds_of(work: PixelWork, host: Host | None) -> Any:

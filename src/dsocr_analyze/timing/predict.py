@@ -124,7 +124,7 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
         sentences=(
             *assumed.sentences(
                 lengths.sentence, [device], prepare,
-                has_sam="sam" in timer.model.architecture.stage_names,
+                has_sam=timer.model.architecture.stages[0].name == "sam",
             ),
             *served_notes(timer.model.architecture, timer.host.name, pages.kinds[0]),
             *notes_on_lent(device.gpu, total_duration(times.alone.stages.values()).kinds),

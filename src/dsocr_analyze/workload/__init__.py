@@ -64,8 +64,7 @@ class ViewBatch:
     @property
     def pixels(self) -> int:
         """Of them all."""
-        width, height = self.sides
-        return self.count * width * height
+        return self.count * self.resolution * (self.height or self.resolution)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,19 +112,11 @@ class DenseDecoder(DecoderDimensions):
             rope_theta=1.0,  # no count depends on this one, nor on the next
             rms_norm_eps=1.0,
             attention_bias=attention_bias,
+            has_output_bias=False,
+            axes=1 if rotary == "plain" else 3,
             **heads,
             **options,
         )
-
-    @property
-    def output_bias(self) -> bool:
-        """Whether attention's last product has a bias."""
-        return False
-
-    @property
-    def axes(self) -> int:
-        """Positions of a token."""
-        return 1 if self.rotary == "plain" else 3
 
 
 def _sections(keys: ConfigKeys, usual: tuple[int, ...], half: int) -> tuple[int, ...]:

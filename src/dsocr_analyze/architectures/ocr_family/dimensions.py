@@ -204,8 +204,10 @@ class DecoderDimensions:
         masks_steps: Whether a decode step adds a mask to its scores.
         sliding_window: Generated tokens that a decode step attends to, its own among them, and that
             the cache keeps; None for all.
+        axes: Positions per token.
         head_norms: Whether queries and keys are normed per head.
         output_norms: Whether the outputs of attention and MLP are normed.
+        has_output_bias: Whether attention's last product has a bias if the others have one.
     """
 
     vocab_size: int
@@ -241,8 +243,10 @@ class DecoderDimensions:
     norm_topk_prob: bool = False
     masks_steps: bool = True
     sliding_window: int | None = None
+    axes: int = 1
     head_norms: bool = False
     output_norms: bool = False
+    has_output_bias: bool = True
 
     @classmethod
     def from_config(cls, config: Config) -> DecoderDimensions:
@@ -283,16 +287,6 @@ class DecoderDimensions:
             f"at most {most:,} to each of {layers:,} MoE layers",
         )
         return dimensions
-
-    @property
-    def axes(self) -> int:
-        """Positions of a token."""
-        return 1
-
-    @property
-    def output_bias(self) -> bool:
-        """Whether attention's last product has a bias."""
-        return self.attention_bias
 
     def check_positions(self, seq_len: Size, max_new_tokens: Size) -> None:
         """Raises ConfigError for "dynamic" positions beyond the trained length, if not modelled.

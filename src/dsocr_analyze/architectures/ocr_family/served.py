@@ -231,7 +231,7 @@ def _attention(
     skipped = scores_of_later_tokens(t, Pass(B, T), H)
     shape = Attention(B, H, kv, T, K, D, D, skippable_scores=skipped)
     heads = fused_attention(t, "paged_attention", shape, t.view(qkv, n * (H * D)), pages)
-    return linear(t, heads, n, H * D, d, bias=c.output_bias)
+    return linear(t, heads, n, H * D, d, bias=bias and c.has_output_bias)
 
 
 def _mlp(t: Tape, x: Operand, n: Size, d: int, f: int) -> Operand:
