@@ -136,6 +136,14 @@ def read_checked(model, config):
     return model.read_dimensions(config)
 
 
+def test_a_head_without_a_size_is_refused_where_its_class_has_one():
+    text = {
+        key: value for key, value in QWEN3_VL.config["text_config"].items() if key != "head_dim"
+    }
+    with pytest.raises(ConfigError, match=r"lacks 'text_config\.head_dim'"):
+        QWEN3_VL.read_dimensions({**QWEN3_VL.config, "text_config": text})
+
+
 @pytest.mark.parametrize(("model", "key", "value", "said"), WRONG)
 def test_a_config_that_describes_no_model_is_refused(model, key, value, said):
     config = copy.deepcopy(dict(model.config))
@@ -244,10 +252,8 @@ repeat = "batch"
 """
 
 
-def drawn(seed: int, model) -> tuple[Small, ImageGrid]:
-    """A small model that reads an image, and the images of a batch."""
-    draw = random.Random(seed)
-    config, (rows, columns) = drawn_config(draw, model)
+def reading(model, config, rows: int, columns: int) -> Small:
+    """A model of a config that reads an image of some patches."""
     c = model.read_dimensions(config).vision
     taken = rows * columns // c.merge**2
     shape, given = (rows * columns, 3 * c.taps), {}
@@ -273,7 +279,27 @@ def drawn(seed: int, model) -> tuple[Small, ImageGrid]:
         tensors = {name: torch.tensor(values, device=device) for name, values in given.items()}
         return tensors | {"pixel_values": torch.full(shape, 0.5, device=device)}
 
-    return Small(config, stages, forward, ids), ImageGrid(draw.randint(1, 3), rows, columns)
+    return Small(config, stages, forward, ids)
+
+
+def tapes_beside_trace(model, small, images, dtype, folder) -> list[Tape]:
+    """Tapes of the prefill pass and of a step, each with the records and the peak of its trace."""
+    session, batch = session_of(small, folder, dtype=dtype.name), images.count
+    workload = session.plan(batch_size=batch, max_new_tokens=2)
+    traced = trace_passes(session.loaded, workload, session.architecture, step_numbers=(0,))
+    c, tapes, tokens = model.read_dimensions(small.config), [], len(small.ids)
+    for p, seen, trace in (
+        (Pass(batch, tokens), images, traced.prefill),
+        (Pass(batch, 1, tokens), None, traced.decode_steps[0]),
+    ):
+        t = Tape(dtype)
+        t.call("", whole_model, model, c, p, seen)
+        t.check_nothing_is_left()
+        assert counted(t.kernels) == counted(trace.kernels)
+        # A path that is empty is that of what `generate` does around the model.
+        assert t.peak == trace.peak or (not trace.peak.path and t.peak.nbytes < trace.peak.nbytes)
+        tapes.append(t)
+    return tapes
 
 
 @pytest.mark.skipif(not IS_5, reason="transformers 4 has none of the six")
@@ -281,25 +307,26 @@ def drawn(seed: int, model) -> tuple[Small, ImageGrid]:
 @pytest.mark.parametrize("model", NEIGHBOURS, ids=BY_NAME)
 def test_a_drawn_model_costs_what_transformers_runs(model, seed, tmp_path):
     """Records and peaks equal the trace's, matrix FLOPs and parameters those of `generate`."""
-    small, images = drawn(seed, model)
-    batch, tokens = images.count, len(small.ids)
-    dtype = (BFLOAT16, FLOAT16, FLOAT32)[seed % 3]
-    session = session_of(small, tmp_path, dtype=dtype.name)
-    workload = session.plan(batch_size=batch, max_new_tokens=2)
-    traced = trace_passes(session.loaded, workload, session.architecture, step_numbers=(0,))
-    c, tapes = model.read_dimensions(small.config), (Tape(dtype), Tape(dtype))
-    passes = (Pass(batch, tokens), images), (Pass(batch, 1, tokens), None)
-    traces = traced.prefill, traced.decode_steps[0]
-    for t, (p, seen), trace in zip(tapes, passes, traces, strict=True):
-        t.call("", whole_model, model, c, p, seen)
-        t.check_nothing_is_left()
-        assert counted(t.kernels) == counted(trace.kernels)
-        assert t.peak == trace.peak or not trace.peak.path  # while `generate` prepares inputs
-    real, prefixes = really_generated(small, batch, 2), model.stages[0].prefixes
+    draw, dtype = random.Random(seed), (BFLOAT16, FLOAT16, FLOAT32)[seed % 3]
+    config, sides = drawn_config(draw, model)
+    small, images = reading(model, config, *sides), ImageGrid(draw.randint(1, 3), *sides)
+    tapes = tapes_beside_trace(model, small, images, dtype, tmp_path)
+    real, prefixes = really_generated(small, images.count, 2), model.stages[0].prefixes
     vision = [each for each in tapes[0].kernels if each.path.startswith(prefixes)]
     assert [2 * macs_of(t.kernels) for t in tapes] == real.flops
-    assert 2 * macs_of(vision) == vision_flops(small, batch)
+    assert 2 * macs_of(vision) == vision_flops(small, images.count)
     assert sum(n for *_, n in dict.fromkeys(tapes[0].weights)) == real.params
+
+
+@pytest.mark.skipif(not IS_5, reason="transformers 4 has none of the six")
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("model", NEIGHBOURS, ids=BY_NAME)
+def test_a_published_config_costs_what_transformers_runs(model, batch, tmp_path):
+    sides = PUBLISHED[model.name][:2]
+    config = {**model.config, "architectures": [model.transformers_class]}
+    small = reading(model, config, *sides)
+    tapes_beside_trace(model, small, ImageGrid(batch, *sides), BFLOAT16, tmp_path)
 
 
 def counted(kernels):
