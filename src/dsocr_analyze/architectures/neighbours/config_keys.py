@@ -113,15 +113,16 @@ _TOP: Final[Rules] = {
 }
 
 
-def key_table(config: Config, own: Rules) -> KeyTable:
+def key_table(config: Config, own: Rules, *, is_flat: bool) -> KeyTable:
     """Every key that a neighbour knows.
 
     Args:
-        config: Its built-in config, whose decoder's keys may be at the top level, as in old files.
+        config: Its built-in config.
         own: Keys that only it has, or reads otherwise, by dotted path.
+        is_flat: Whether the decoder's keys may be at the top level, as in old files.
     """
     named = {**_TOP, **_placed("text_config", _DECODER)}
-    if "hidden_size" in config:
+    if is_flat:
         named |= _DECODER
     vision = config["vision_config"]
     assert isinstance(vision, Mapping)

@@ -108,8 +108,9 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
         model_types: Used if no class is named.
         source: Where the built-in config is from.
         options: Of its decoder, as `DenseDecoder.read` takes them.
-        is_tied: Whether the head has the embeddings' weights where the top level does not say so.
+        is_tied: Whether the head has the embeddings' weights where a file does not say so.
         asks_decoder: Whether it has them, too, if the decoder's keys say so.
+        reads_flat: Whether the decoder's keys may be at the top level, as in old files.
         joins_images: Whether features are divided by image, and joined where they take their place.
         has_videos: Whether a prompt is searched for a video's tokens as well.
         returns_features: Whether the model returns the features that took their places.
@@ -120,6 +121,7 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
     options: ClassVar[Mapping[str, Any]]
     is_tied: ClassVar[bool] = False
     asks_decoder: ClassVar[bool] = False
+    reads_flat: ClassVar[bool] = False
     joins_images: ClassVar[bool] = True
     has_videos: ClassVar[bool] = False
     returns_features: ClassVar[bool] = False
@@ -142,7 +144,7 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
         self.is_built_in = self.config == built_in
         ties: KeyRule = USED if self.asks_decoder else Harmless("the top level says so")
         own: Rules = {"text_config.tie_word_embeddings": ties, **self.own_keys}
-        self.config_table = key_table(built_in, own)
+        self.config_table = key_table(built_in, own, is_flat=self.reads_flat)
         prefixes = data.texts("vision")
         self.stages = (
             StageScope("vision", prefixes, "vision"),
@@ -207,11 +209,12 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
     def read_decoder(self, config: Config) -> DenseDecoder:
         """Reads the decoder's dimensions from a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config)
-        is_flat = keys.value("text_config", None) is None and "hidden_size" in self.config
+        is_flat = self.reads_flat and keys.value("text_config", None) is None
         text = keys if is_flat else keys.section("text_config")
         is_tied = keys.boolean("tie_word_embeddings", self.is_tied)
-        if self.asks_decoder:
-            is_tied |= text.boolean("tie_word_embeddings", False)
+        if self.asks_decoder:  # which a flat file gives only the other keys
+            nested = ConfigKeys({}) if is_flat else text
+            is_tied |= nested.boolean("tie_word_embeddings", self.is_tied)
         return DenseDecoder.read(text, is_tied=is_tied, **self.options)
 
     @abstractmethod

@@ -54,6 +54,7 @@ class OlmOcr(Neighbour[Qwen25Vision]):
         "attention_bias": True,
     }
     asks_decoder = True
+    reads_flat = True
     has_videos = True
 
     def read_vision(self, config: Config, out_width: int) -> Qwen25Vision:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from dsocr_analyze.architectures.config_file import Config, ConfigKeys
+from dsocr_analyze.architectures.config_file import Config, ConfigKeys, Harmless
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.processed_pages import ProcessedTensor, in_patches
 from dsocr_analyze.architectures.neighbours.vision import (
@@ -26,6 +26,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
     transformer_sizes,
     vision_layer,
 )
+from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.dtypes import INT64
 from dsocr_analyze.kernels import Convolution, Rows
@@ -52,12 +53,16 @@ class PaddleOcrVl(Neighbour[PaddleVision]):
     }
     is_tied = True
     asks_decoder = True
+    reads_flat = True
+    own_keys: ClassVar[Rules] = {
+        "vision_config.temporal_patch_size": Harmless("the model's class does not read it")
+    }
 
     def read_vision(self, config: Config, out_width: int) -> PaddleVision:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config).section("vision_config")
         sizes = transformer_sizes(config, out_width, _KEYS)
-        patch = sizes["patch_size"]
+        patch, sizes["frames"] = sizes["patch_size"], 1
         image = keys.integer("image_size", least=patch, most=LARGEST_IMAGE)
         return PaddleVision(**sizes, side=image // patch)
 
