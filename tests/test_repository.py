@@ -207,6 +207,14 @@ def test_what_is_compared_runs_in_turn_after_a_round_that_does_not_count():
     assert (rounds(runs, 2), calls) == ([[1.0, 2.0], [1.0, 2.0]], ["a", "b"] * 3)
 
 
+def test_code_that_is_shown_is_in_the_file_that_is_named():
+    shown = re.findall(
+        r"^<!-- code: (\S+) -->\n```python\n(.*?)\n```$", read("CONTRIBUTING.md"), re.M | re.S
+    )
+    assert [name for name, text in shown if text not in read(name)] == []
+    assert len(shown) == 1
+
+
 def test_interpreter_that_does_not_run_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHON", str(tmp_path / "no-such-python"))
     with pytest.raises(script.SetupError, match="no-such-python does not run"):
