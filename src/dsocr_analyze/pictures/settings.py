@@ -111,7 +111,7 @@ def settings_of_model(model: Model, config: Path | str | None = None) -> dict[st
         config = config.name
     known = ARCHITECTURES.get(model.architecture or "")
     name = model.id if known is None else known.title
-    if known is not None and model.source != "reference":
+    if known is not None and model.source != "reference" and model.id != known.name:
         name = f"{name} in {model.id}"
     return {"model": name, "config": config or model.config_digest[:12]}
 

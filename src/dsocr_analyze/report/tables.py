@@ -42,7 +42,7 @@ PALETTE: Final = (
 OUTSIDE: Final = "preprocessing, host"
 """The seconds of a page that belong to no stage."""
 
-_KNOWN: Final = ("sam", "clip", "projector", "prefill", "decode", OUTSIDE, "encoder")
+_KNOWN: Final = ("sam", "clip", "projector", "prefill", "decode", OUTSIDE, "encoder", "vision")
 """Stages whose colours stand at the same places of the palette."""
 
 _REFERENCE_GPU: Final = "a100-40gb"
