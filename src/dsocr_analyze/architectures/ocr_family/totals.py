@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import experts_touched
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel, prefill
+from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.architectures.stages import PageTotals
 from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.kernels import NO_WORK, Work, total_work
+from dsocr_analyze.kernels import NO_WORK, Work
 from dsocr_analyze.tape import Size, largest, maximum, minimum
 from dsocr_analyze.tape.polynomial import (
     LevelSpans,
@@ -202,11 +202,11 @@ def looks(
 
 def _packed(model: OcrModel, c: Any, dtype: Dtype, page: PageWorkload) -> tuple[int, ...]:
     """The counts of a `ViewsCost` that has the whole prefill pass of a batch."""
-    tape, _ = prefill(model, c, page, dtype, flash=False)
-    embedded = page.batch_size * page.seq_len * c.decoder.hidden_size * dtype.nbytes
-    held, nothing = tape.peak.nbytes - embedded, (0,) * len(Work._fields)
-    work = total_work(kernel.total for kernel in tape.kernels)
-    return page.visual_tokens, held, held, 0, *work, *nothing, *nothing
+    t, p, number = SymbolicTape(dtype), Pass(page.batch_size, page.seq_len), Values({}).of
+    t.call("", model.whole_model, c, p, page)
+    embedded = p.tokens * c.decoder.hidden_size * dtype.nbytes
+    held, nothing = number(max(t.levels(""))) - embedded, (0,) * len(Work._fields)
+    return page.visual_tokens, held, held, 0, *map(number, t.work("")), *nothing, *nothing
 
 
 def _looked(
