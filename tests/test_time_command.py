@@ -532,7 +532,7 @@ def test_of_many_pages_it_is_said_once(capsys):
 
 
 def test_of_every_model_and_server_is_known_what_it_offers():
-    assert all_served_modes().keys() == FAMILY.keys()
+    assert all_served_modes().keys() == ARCHITECTURES.keys()
     for name, rows in all_served_modes().items():
         modes = ARCHITECTURES[name].modes
         named = {
@@ -542,3 +542,16 @@ def test_of_every_model_and_server_is_known_what_it_offers():
         }
         assert (rows.keys(), named <= {*modes}) == (SERVERS.keys(), True)
         assert [*served_notes(ARCHITECTURES[name], "eager", *modes.values())] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "lacking"),
+    [("glm-ocr", ["vllm-v1", "vllm-v0"]), ("olmocr", []), ("got-ocr2", [*SERVERS])],
+)
+def test_a_server_that_lacks_a_model_without_modes_says_so(name, lacking):
+    model = ARCHITECTURES[name]
+    page = model.plan(page=(800, 900))
+    notes = {each: "".join(served_notes(model, each, page)) for each in SERVERS}
+    assert [each for each, said in notes.items() if said] == lacking
+    starts = [f"{each} does not serve {model.title}: " for each in lacking]
+    assert all(map(str.startswith, map(notes.__getitem__, lacking), starts))

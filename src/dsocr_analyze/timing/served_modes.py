@@ -42,7 +42,7 @@ def served_notes(
 ) -> Iterator[str]:
     """How a server treats a page, or pages of some modes, unlike the model's own code.
 
-    Of a model without modes, nothing is known.
+    Of a model without modes, it is only known whether the server has it.
     """
     modes, pages, views = architecture.modes, 1, dict[str, int]()
     names = dict(zip(map(_SIZES, modes.values()), modes, strict=True))
@@ -54,7 +54,7 @@ def served_notes(
     row = all_served_modes().get(architecture.name, {}).get(server, _ANY)
     alone = (*views,) if row.modes is None else row.modes
     offered = row.several if pages > 1 and row.several else alone
-    if not offered and modes:
+    if row.modes == ():
         yield f"{server} does not serve {architecture.title}: {row.source}"
     elif lacking := ", ".join(filterfalse(offered.__contains__, views)):
         yield (
