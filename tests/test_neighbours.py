@@ -55,6 +55,25 @@ def test_published_configs_cost_what_was_recorded(name):
     assert total_work(kernel.total for kernel in step.kernels).macs == step_macs
 
 
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_serving_engines_do_the_matrix_work_of_the_model(name):
+    """In one attention kernel a layer and length of sequences: olmOCR's windows have two."""
+    model, (height, width, *_, step_macs) = BY_NAME[name], PUBLISHED[name]
+    c, served = model.dimensions, model.forms.served
+    merge = c.vision.merge
+    page = model.in_grid((width // merge, height // merge), (1, 1), 10, 1, 1)
+    own = Tape(BFLOAT16)
+    model.encode(own, ImageGrid(1, height, width), c.vision)
+    views, n = served.views(page.views[0], c, BFLOAT16)["vision"], page.visual_tokens
+    assert macs_of(views) == macs_of(own.kernels)
+    assert macs_of(served.step(1, n + 11, c, BFLOAT16, 16)) == step_macs
+    calls = Counter()
+    for kernel in (*views, *served.prompt(n + 10, n + 10, n, c, BFLOAT16, 16)):
+        calls[kernel.operator] += kernel.calls
+    layers = {"olmocr": 28 * 2 + 4, "got-ocr2": 0}.get(name, c.vision.layers)
+    assert (calls["flash_attention"], calls["deepstack_add"]) == (layers, 3 * (name == "qwen3-vl"))
+
+
 @pytest.mark.parametrize("model", NEIGHBOURS, ids=BY_NAME)
 def test_a_pass_is_its_embedded_prompt_and_the_decoder(model):
     """With either image or number of visual tokens, the decoder does the same."""

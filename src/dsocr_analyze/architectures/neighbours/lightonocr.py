@@ -16,6 +16,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
     VisionTransformer,
     axial_tables,
+    joint_product,
     masked_attention,
     mlp,
     patch_pixels,
@@ -137,7 +138,10 @@ def _attention(
 ) -> tuple[Operand, tuple[Operand, ...]]:
     """Attention over the patches of all images at once, and its weights (`PixtralAttention`)."""
     n, d = x.n // c.width, c.width
-    q, k, v = (t.call(name, linear, x, n, d, d) for name in ("q_proj", "k_proj", "v_proj"))
+    if t.is_served:
+        q, k, v = joint_product(t, x, n, d, bias=False)
+    else:
+        q, k, v = (t.call(name, linear, x, n, d, d) for name in ("q_proj", "k_proj", "v_proj"))
     q, k = rotated(t, q, cos, sin), rotated(t, k, cos, sin)
     if t.is_served:
         heads = whole_attention(t, (q, k, v), 1, n, c.heads, c.head_dim)

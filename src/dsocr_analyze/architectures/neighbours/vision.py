@@ -8,6 +8,7 @@ Pixtral in transformers 5.23; Dehghani et al. 2023 (packing); Heo et al. 2024 (r
 two dimensions).
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -22,6 +23,7 @@ from dsocr_analyze.tape.modules import (
     convolution,
     embedding,
     fused_attention,
+    fused_rms_norm,
     linear,
     rms_norm,
 )
@@ -351,6 +353,8 @@ def rotary_attention(
     n = sum(count * length for count, length in runs)
     d = x.n // n
     D = d // H
+    if t.is_served:
+        return _fused_attention(t, x, runs, H, bias=bias, head_norms=head_norms), []
     *inputs, output = names
     parts = [t.call(name, linear, x, n, d, 3 * d // len(inputs), bias=True) for name in inputs]
     q, k, v = parts if len(parts) == 3 else (t.view(parts[0], n * d) for _ in range(3))
@@ -365,10 +369,6 @@ def rotary_attention(
     heads: list[Operand] = []
     kept: list[Operand] = []
     for count, length in runs:
-        if t.is_served:
-            own = [t.view(each, count * length * d) for each in (q, k, v)]
-            heads.append(whole_attention(t, own, count, length, H, D))
-            continue
         for skipped in t.turns(count):
             heads.append(t.empty(skipped * length * d, t.dtype))
             if keeps_weights:
@@ -383,6 +383,37 @@ def rotary_attention(
     out = t.call(output, linear, joined, n, d, d, bias=True)
     t.hold(q, k, v, lengths, *heads)
     return out, kept
+
+
+def _fused_attention(
+    t: Tape, x: Operand, runs: Runs, H: int, *, bias: bool, head_norms: bool
+) -> Operand:
+    """`rotary_attention` as serving engines launch it, with a kernel for sequences of one length.
+
+    Source: `QKVParallelLinear`, `ApplyRotaryEmb` and `MMEncoderAttention` of vLLM;
+    `VisionAttention` of SGLang.
+    """
+    sequences: Counter[int] = Counter()
+    for count, length in runs:
+        sequences[length] += count
+    n = sum(length * count for length, count in sequences.items())
+    d = x.n // n
+    q, k, v = joint_product(t, x, n, d, bias=bias)
+    if head_norms:
+        q, k = (fused_rms_norm(t, each, n * H, d // H) for each in (q, k))
+    both = t.cat(q, k)
+    t.map("rotary_embedding", both, t.input(n * (d // H), FLOAT32), flops=3, into=both)
+    heads = t.empty(n * d, t.dtype)
+    for length, count in sequences.items():
+        own = [t.view(each, count * length * d) for each in (q, k, v)]
+        whole_attention(t, own, count, length, H, d // H)
+    return linear(t, heads, n, d, d, bias=bias)
+
+
+def joint_product(t: Tape, x: Operand, n: Size, d: Size, *, bias: bool) -> list[Operand]:
+    """Queries, keys and values `[n, d]` from one product, as serving engines have it."""
+    qkv = linear(t, x, n, d, 3 * d, bias=bias, operator="merged_linear")
+    return [t.view(qkv, n * d) for _ in range(3)]
 
 
 def _turned(t: Tape, q: Operand, k: Operand, cos: Operand, sin: Operand) -> tuple[Operand, Operand]:

@@ -192,9 +192,18 @@ def swiglu(
     t: Tape, x: Operand, n: Size, d: Size, f: Size, act: str = "silu", *, bias: bool = False
 ) -> Operand:
     """`W_down (act(W_gate x) * W_up x)`, `[n, d] -> [n, f] -> [n, d]` (Shazeer 2020, eq. 6)."""
+    if t.is_served:
+        return fused_swiglu(t, x, n, d, f, bias=bias)
     hidden = t.map(
         "mul",
         t.call("act_fn", ACTIVATIONS[act], t.call("gate_proj", linear, x, n, d, f, bias=bias)),
         t.call("up_proj", linear, x, n, d, f, bias=bias),
     )
     return t.call("down_proj", linear, hidden, n, f, d, bias=bias)
+
+
+def fused_swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, *, bias: bool = False) -> Operand:
+    """`MergedColumnParallelLinear`, `SiluAndMul` and another product of serving engines."""
+    gate_up = linear(t, x, n, d, 2 * f, bias=bias, operator="merged_linear")
+    gated = t.map("silu_and_mul", gate_up, n=n * f, flops=5, kind="activation")
+    return linear(t, gated, n, f, d, bias=bias)

@@ -207,6 +207,7 @@ class DecoderDimensions:
         axes: Positions per token.
         head_norms: Whether queries and keys are normed per head.
         output_norms: Whether the outputs of attention and MLP are normed.
+        deepstack: Layers after which features of the vision stages are added.
         has_output_bias: Whether attention's last product has a bias if the others have one.
     """
 
@@ -246,6 +247,7 @@ class DecoderDimensions:
     axes: int = 1
     head_norms: bool = False
     output_norms: bool = False
+    deepstack: int = 0
     has_output_bias: bool = True
 
     @classmethod

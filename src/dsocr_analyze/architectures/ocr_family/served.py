@@ -17,7 +17,11 @@ from typing import Final, cast
 
 import numpy as np
 
-from dsocr_analyze.architectures.ocr_family.attention import Pass, scores_of_later_tokens
+from dsocr_analyze.architectures.ocr_family.attention import (
+    Pass,
+    fused_swiglu,
+    scores_of_later_tokens,
+)
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions, ModelDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.architectures.stages import DECODE_STAGE, PREFILL_STAGE
@@ -30,6 +34,7 @@ from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 FUSIONS: Final = {
     "placed_features": "joining the views' features, and the masked scatter",
+    "deepstack_add": "the copy of all tokens, and the sum with visual ones at their places",
     "fused_add_rms_norm": "the residual addition and the casts, squares and products of a norm",
     "merged_linear": "the products of q, k and v, or of gate and up, with weights joined",
     "rotary_embedding": "tables of cosines and sines, halves, negations and products",
@@ -105,6 +110,10 @@ class Served:
         features = t.input(visual * c.decoder.hidden_size, dtype)
         t.move("placed_features", t.move("placed_features", features))
         _fused(t, 1, T, K, c.decoder, cache_bits)
+        # Of all tokens, zero but for the visual ones (`_set_deepstack_input_embeds`).
+        hidden, placed = (t.input(T * c.decoder.hidden_size, dtype) for _ in range(2))
+        for _ in t.turns(c.decoder.deepstack):
+            t.map("deepstack_add", hidden, t.move("placed_features", features, into=placed))
         return tuple(t.kernels)
 
     @staticmethod
@@ -193,7 +202,7 @@ def _fused(t: Tape, B: Size, T: Size, K: Size, c: DecoderDimensions, cache_bits:
         if c.output_norms:
             x = fused_rms_norm(t, fused_rms_norm(t, x, n, d), n, d)
     for _ in t.turns(c.layers - mixed):
-        x = _mlp(t, x, n, d, c.intermediate_size)
+        x = fused_swiglu(t, x, n, d, c.intermediate_size)
     for _ in t.turns(mixed):
         x = _mixture(t, x, n, c)
     x = fused_add_rms_norm(t, t.view(x, B * d), B, d)
@@ -234,20 +243,13 @@ def _attention(
     return linear(t, heads, n, H * D, d, bias=bias and c.has_output_bias)
 
 
-def _mlp(t: Tape, x: Operand, n: Size, d: int, f: int) -> Operand:
-    """`MergedColumnParallelLinear`, `SiluAndMul` and another product."""
-    gate_up = linear(t, x, n, d, 2 * f, operator="merged_linear")
-    gated = t.map("silu_and_mul", gate_up, n=n * f, flops=5, kind="activation")
-    return linear(t, gated, n, f, d)
-
-
 def _mixture(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> Operand:
     """`DeepseekV2MoE`; the router is a `ReplicatedLinear`, never quantized."""
     scores = linear(t, x, n, c.hidden_size, c.n_routed_experts or 0, operator="router")
     y = _grouped_experts(t, x, scores, n, c)
     if not c.shared_intermediate_size:
         return y
-    shared = _mlp(t, x, n, c.hidden_size, c.shared_intermediate_size)
+    shared = fused_swiglu(t, x, n, c.hidden_size, c.shared_intermediate_size)
     return t.map("combined_experts", y, shared)
 
 
