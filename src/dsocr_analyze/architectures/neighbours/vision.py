@@ -354,7 +354,7 @@ def rotary_attention(
     d = x.n // n
     D = d // H
     if t.is_served:
-        return _fused_attention(t, x, runs, H, bias=bias, head_norms=head_norms), []
+        return _fused_attention(t, x, runs, H, head_norms=head_norms), []
     *inputs, output = names
     parts = [t.call(name, linear, x, n, d, 3 * d // len(inputs), bias=True) for name in inputs]
     q, k, v = parts if len(parts) == 3 else (t.view(parts[0], n * d) for _ in range(3))
@@ -385,9 +385,7 @@ def rotary_attention(
     return out, kept
 
 
-def _fused_attention(
-    t: Tape, x: Operand, runs: Runs, H: int, *, bias: bool, head_norms: bool
-) -> Operand:
+def _fused_attention(t: Tape, x: Operand, runs: Runs, H: int, *, head_norms: bool) -> Operand:
     """`rotary_attention` as serving engines launch it, with a kernel for sequences of one length.
 
     Source: `QKVParallelLinear`, `ApplyRotaryEmb` and `MMEncoderAttention` of vLLM;
@@ -398,7 +396,7 @@ def _fused_attention(
         sequences[length] += count
     n = sum(length * count for length, count in sequences.items())
     d = x.n // n
-    q, k, v = joint_product(t, x, n, d, bias=bias)
+    q, k, v = joint_product(t, x, n, d, bias=True)
     if head_norms:
         q, k = (fused_rms_norm(t, each, n * H, d // H) for each in (q, k))
     both = t.cat(q, k)
@@ -407,7 +405,7 @@ def _fused_attention(
     for length, count in sequences.items():
         own = [t.view(each, count * length * d) for each in (q, k, v)]
         whole_attention(t, own, count, length, H, d // H)
-    return linear(t, heads, n, d, d, bias=bias)
+    return linear(t, heads, n, d, d, bias=True)
 
 
 def joint_product(t: Tape, x: Operand, n: Size, d: Size, *, bias: bool) -> list[Operand]:
