@@ -61,6 +61,16 @@ def test_the_figures_of_benchmarks_are_what_these_print():
 
 
 @pytest.mark.exhaustive
+def test_published_speeds_of_neighbours_are_as_shown_and_misses_are_explained():
+    benchmark = importlib.import_module("bench_neighbours")
+    missed = [row.published.get("miss") for row in benchmark.rows() if not row.is_met]
+    assert len(missed) == 1, missed
+    shown = (ROOT / "docs" / "seconds.md").read_text(encoding="utf-8")
+    found = benchmark.table()
+    assert found in shown, f"write it again: python benchmarks/bench_neighbours.py --table\n{found}"
+
+
+@pytest.mark.exhaustive
 def test_the_comparison_with_tables_is_of_these_formulas(monkeypatch):
     """Its tables are not at hand here; what it compares with them is."""
     for folder in ("benchmarks", "scripts"):

@@ -1,8 +1,9 @@
-"""A relative as a serving engine runs it, on a tape.
+"""A relative or a neighbour as a serving engine runs it, on a tape.
 
-The encoders run as in the model's own code (`vllm/model_executor/models/deepseek_ocr.py`). A prompt
-runs alone, a step runs all sequences, as the fused kernels in `FUSIONS`, which do the matrix work
-of what they replace, except for logits that nobody reads and tables of angles.
+The encoders run as in the model's own code (`vllm/model_executor/models/deepseek_ocr.py`), but with
+some of the fused kernels in `FUSIONS` if the model `fuses_views`. A prompt runs alone, a step runs
+all sequences, as these kernels, which do the matrix work of what they replace, except for logits
+that nobody reads and tables of angles.
 
 B is sequences, T new tokens and K keys of each, integers or arrays; n is tokens, d the width.
 
