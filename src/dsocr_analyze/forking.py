@@ -5,8 +5,6 @@ Python's locks on modules that another thread is importing cannot be freed: a fo
 imports.
 """
 
-from __future__ import annotations
-
 import concurrent.futures.thread  # noqa: F401  # see `_wait_for_imports`
 import contextlib
 import logging  # noqa: F401  # likewise
@@ -14,11 +12,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
+from typing import Any, Final
 
 _MOST_SECONDS: Final = 60.0
 """Longest wait of a fork; two threads might wait for each other."""

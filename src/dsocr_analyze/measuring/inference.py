@@ -1,7 +1,5 @@
 """Time the vendor's `infer()` on one image, pass by pass and stage by stage."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sys
@@ -11,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -104,12 +102,12 @@ class PassShape(NamedTuple):
     """One batch per vision call."""
 
     @classmethod
-    def planned(cls, workload: PageWorkload) -> PassShape:
+    def planned(cls, workload: PageWorkload) -> Self:
         """Of the counted pass."""
         return cls(*(getattr(workload, name) for name in cls._fields))
 
     @classmethod
-    def given(cls, inputs: ForwardInputs) -> PassShape:
+    def given(cls, inputs: ForwardInputs) -> Self:
         """Of a pass with these arguments of the model's forward."""
         ids, ((patches, overview), *_) = inputs["input_ids"], inputs["images"]
         columns, rows = (int(side) for side in inputs["images_spatial_crop"][0])

@@ -1,7 +1,5 @@
 """Builds a model with transformers' own code and nothing else."""
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import copy

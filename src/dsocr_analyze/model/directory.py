@@ -1,7 +1,5 @@
 """A model directory: its config and the bytes of its Python files, read once, and its tokenizer."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fnmatch
@@ -13,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from dsocr_analyze import architectures
 from dsocr_analyze.architectures import (
@@ -76,7 +74,7 @@ class ModelDirectory:
     config_file: Path | None = None
 
     @classmethod
-    def read(cls, path: Path, described: Architecture | None = None) -> ModelDirectory:
+    def read(cls, path: Path, described: Architecture | None = None) -> Self:
         """Reads a directory; raises ModelDirectoryError or ConfigError if it has no model."""
         try:
             if not is_folder(path):
@@ -94,14 +92,14 @@ class ModelDirectory:
         return cls(path, config, sources, described)
 
     @classmethod
-    def of_architecture(cls, architecture: Architecture) -> ModelDirectory:
+    def of_architecture(cls, architecture: Architecture) -> Self:
         """What is built in of an architecture: a reference, or a config for transformers' class."""
         if architecture.is_of_transformers:
             return cls(Path(architecture.name), {**architecture.config}, {})
         return cls.read(architecture.reference)
 
     @classmethod
-    def of_config(cls, file: Path, described: Architecture | None) -> ModelDirectory:
+    def of_config(cls, file: Path, described: Architecture | None) -> Self:
         """A model of transformers' own code, from just a `config.json`."""
         return cls(file, read_config(file), {}, described, file)
 
@@ -129,7 +127,7 @@ class ModelDirectory:
             return self.of_transformers is None
         return isinstance(self.config.get("auto_map"), dict)
 
-    def with_config(self, values: Config, file: Path | None = None) -> ModelDirectory:
+    def with_config(self, values: Config, file: Path | None = None) -> Self:
         """The same files, with their `auto_map` in another config, of `file`."""
         config = {**values, "auto_map": self.config.get("auto_map")}
         return replace(self, config=config, config_file=file or self.config_file)

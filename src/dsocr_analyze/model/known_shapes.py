@@ -3,8 +3,6 @@
 The result of `nonzero` has as many elements as values demand.
 """
 
-from __future__ import annotations
-
 import functools
 from operator import attrgetter
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Builds a model from a directory, a vendor checkout or the reference."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import hashlib

@@ -1,7 +1,5 @@
 """All models in one table: their comparison with models as rows, the best first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 

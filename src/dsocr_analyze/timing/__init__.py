@@ -1,7 +1,5 @@
 """From counts to seconds: how long a page takes, and how many pages per second a GPU does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 

@@ -3,8 +3,6 @@
 They are sorted first, since a trace and the closed forms list them in different orders.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final

@@ -1,7 +1,5 @@
 """Output lengths from a file with one row per page."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Predict a page's seconds and a GPU's throughput under either runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

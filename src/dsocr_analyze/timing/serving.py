@@ -11,8 +11,6 @@ left. Running sequences give durations and those the arrivals that keep so many 
 bisects on their number.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

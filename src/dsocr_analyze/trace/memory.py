@@ -10,13 +10,11 @@ asks for tells their tensors apart:
   model's own device, and one shared with numpy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import torch
 from torch.utils._device import _device_constructors
@@ -43,7 +41,7 @@ class Look(NamedTuple):
     nbytes: int
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Look:
+    def of(cls, tensor: torch.Tensor) -> Self:
         """How a tensor looks."""
         offset, nbytes = int(tensor.storage_offset()), tensor.untyped_storage().nbytes()
         return cls(tuple(tensor.shape), tensor.stride(), offset, tensor.dtype, nbytes)

@@ -6,13 +6,11 @@ Source: `VitModel` and its parts (`deepencoder.py`), in whose order operators an
 Vaswani et al. 2017, eq. 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import methodcaller
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.config_table import (
@@ -135,7 +133,7 @@ class ClipDimensions:
     patch_size: int
 
     @classmethod
-    def from_config(cls, config: Config) -> ClipDimensions:
+    def from_config(cls, config: Config) -> Self:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config).section(_CLIP_SECTION)
         width = keys.integer("width", most=LARGEST_WIDTH)
@@ -158,7 +156,7 @@ class ClipModelDimensions(ModelDimensions):
     clip: ClipDimensions
 
     @classmethod
-    def from_config(cls, config: Config) -> ClipModelDimensions:
+    def from_config(cls, config: Config) -> Self:
         """Reads a whole `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
         sam, clip = SamDimensions.from_config(config), ClipDimensions.from_config(config)
         projector = ProjectorDimensions.from_config(config)

@@ -7,13 +7,11 @@ Source: `Qwen2Decoder2Encoder`, `CustomQwen2Decoder` (`deepencoderv2.py`) and th
 transformers 4.46, in whose order operators and names stand; Ainslie et al. 2023 (GQA).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import methodcaller
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from dsocr_analyze.architectures.config_file import (
     LARGEST_WIDTH,
@@ -166,7 +164,7 @@ class EncoderDimensions:
     view_sizes: tuple[int, ...]
 
     @classmethod
-    def from_config(cls, config: Config) -> EncoderDimensions:
+    def from_config(cls, config: Config) -> Self:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config).section("vision_config.width.qwen2-0-5b")
         width = keys.integer("dim", most=LARGEST_WIDTH)
@@ -210,7 +208,7 @@ class OCR2Dimensions(ModelDimensions):
     encoder: EncoderDimensions
 
     @classmethod
-    def from_config(cls, config: Config) -> OCR2Dimensions:
+    def from_config(cls, config: Config) -> Self:
         """Reads a whole `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
         encoder = EncoderDimensions.from_config(config)
         sam = SamDimensions.from_config(config)

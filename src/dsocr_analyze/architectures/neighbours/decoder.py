@@ -6,8 +6,6 @@ Source: `Qwen2Model` and `Qwen2Attention` of transformers 5.23, which the decode
 LightOnOCR, Qwen3-VL, olmOCR, PaddleOCR-VL and GLM-OCR vary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, TypeAlias

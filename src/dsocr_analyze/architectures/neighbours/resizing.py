@@ -4,8 +4,6 @@ Source: the image processors of transformers 5.23 that each rule names. As there
 multiplied and rounded (halves to even) as float64, in the same order.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Mapping

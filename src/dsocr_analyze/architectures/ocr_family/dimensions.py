@@ -5,11 +5,9 @@ As in the vendors' config classes, the decoder's keys are at the top level and t
 (`configuration_deepseek_v2.py`) or `PretrainedConfig` has a default for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.errors import ConfigError
@@ -51,7 +49,7 @@ class SamDimensions:
     neck: int = 256
 
     @classmethod
-    def from_config(cls, config: Config) -> SamDimensions:
+    def from_config(cls, config: Config) -> Self:
         """Reads a whole `config.json`; raises ConfigError."""
         vision, keys = ConfigKeys(config).section("vision_config"), ConfigKeys(config).section(_SAM)
         width = keys.integer("width", most=LARGEST_WIDTH)
@@ -119,7 +117,7 @@ class ProjectorDimensions:
     conv_fusion: bool = False
 
     @classmethod
-    def from_config(cls, config: Config) -> ProjectorDimensions:
+    def from_config(cls, config: Config) -> Self:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config).section("projector_config")
         kind = keys.choice("projector_type", _PROJECTOR_TYPES)
@@ -251,7 +249,7 @@ class DecoderDimensions:
     has_output_bias: bool = True
 
     @classmethod
-    def from_config(cls, config: Config) -> DecoderDimensions:
+    def from_config(cls, config: Config) -> Self:
         """Reads a whole `config.json`; raises ConfigError."""
         keys = ConfigKeys(config)
         use_mla, rope_scaling, usual = keys.boolean("use_mla"), None, DECODER_DEFAULTS

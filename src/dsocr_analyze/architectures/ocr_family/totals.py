@@ -4,12 +4,10 @@ Views run once per distinct set of sizes. The decoder runs on symbols, B prompts
 in the cache before a step; its polynomials are evaluated once per distinct page if these are few.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,7 +168,7 @@ class ViewsCost(NamedTuple):
     per_token: Work
 
     @classmethod
-    def of(cls, counts: Sequence[Size]) -> ViewsCost:
+    def of(cls, counts: Sequence[Size]) -> Self:
         """From all counts in a row."""
         works = (Work(*counts[start : start + 5]) for start in (4, 9, 14))
         return cls(*counts[:4], *works)

@@ -1,7 +1,5 @@
 """Compare a benchmark with its prediction, and derive the correction."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re
@@ -9,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
 from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import BenchmarkError
 from dsocr_analyze.timing import TimeEntry
-from dsocr_analyze.timing.assumptions import OutputLengths, estimated_preprocessing
+from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths, estimated_preprocessing
 from dsocr_analyze.timing.correction import (
     LARGEST_FACTOR,
     NO_CORRECTIONS,
@@ -25,16 +24,11 @@ from dsocr_analyze.timing.correction import (
     KeptBenchmark,
     basis_of,
 )
-from dsocr_analyze.timing.predict import predict
+from dsocr_analyze.timing.predict import TimeRequest, predict
 from dsocr_analyze.timing.runtimes import SERVERS, server_named
 from dsocr_analyze.timing.server_benchmarks.reading import ServerBenchmark, shown
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.timing.assumptions import Assumptions
-    from dsocr_analyze.timing.predict import TimeRequest
-    from dsocr_analyze.timing.serving import TimedModel
-    from dsocr_analyze.workload import PageWorkload
+from dsocr_analyze.timing.serving import TimedModel
+from dsocr_analyze.workload import PageWorkload
 
 Positive = Annotated[float, Meta(gt=0)]
 

@@ -1,7 +1,5 @@
 """Configuration of the DeepSeek-V2 decoder: every dimension, with the published class's default."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any, ClassVar, Final
 

@@ -4,8 +4,6 @@ Tensors live as long as in the published code, so some names outlive their use o
 In shapes: N images, H heads, D head size, C channels, R resolution, g grid side, T tokens.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 In shapes: B batch, T tokens, P local views, R resolution, g grid side, d width.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

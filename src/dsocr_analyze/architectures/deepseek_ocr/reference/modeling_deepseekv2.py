@@ -6,8 +6,6 @@ early. In shapes: B batch, T new tokens, K keys, H
 heads, D head size, d width, E experts, k experts per token, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol, cast

@@ -6,8 +6,6 @@ some names outlive their use or are reused early. In shapes: N images, T = 2 n, 
 size, d width, R resolution, g grid side.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 

@@ -3,8 +3,6 @@
 In shapes: N views, d width.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from dsocr_analyze.architectures.deepseek_ocr.reference.configuration_deepseek_v2 import (

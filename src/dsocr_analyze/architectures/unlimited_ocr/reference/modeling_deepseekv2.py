@@ -4,8 +4,6 @@ The cache holds the prompt and, in a ring buffer, the last W generated tokens. I
 new tokens, K keys, H heads, D head size, d width.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Final
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Unlimited-OCR: DeepSeek-OCR's network with a window of generated tokens; pages go one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 
