@@ -13,14 +13,13 @@ from test_generate_witness import real_model, really_generated
 from torch.utils.flop_counter import FlopCounterMode
 
 from dsocr_analyze.architectures.config_file import USED, ConfigFindings, findings_of, leaves_of
+from dsocr_analyze.architectures.neighbours.decoder import lm_head
 from dsocr_analyze.architectures.neighbours.glm_ocr import GLM_OCR
 from dsocr_analyze.architectures.neighbours.got_ocr2 import GOT_OCR2
 from dsocr_analyze.architectures.neighbours.lightonocr import LIGHTONOCR
-from dsocr_analyze.architectures.neighbours.neighbour import embedded_prompt, whole_model
 from dsocr_analyze.architectures.neighbours.olmocr import OLMOCR
 from dsocr_analyze.architectures.neighbours.paddleocr_vl import PADDLEOCR_VL
 from dsocr_analyze.architectures.neighbours.qwen3_vl import QWEN3_VL
-from dsocr_analyze.architectures.neighbours.vision import ImageGrid
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError
@@ -42,14 +41,20 @@ PUBLISHED = {  # patches of an A4 page at 150 dpi, parameters, MACs of a prefill
 }
 
 
+def page_of(model, rows: int, columns: int):
+    """A page in so many patches."""
+    merge = model.dimensions.vision.merge
+    return model.in_grid((columns // merge, rows // merge), (1, 1), 1, 1, 1)
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_configs_cost_what_was_recorded(name):
     model, (height, width, params, prefill_macs, step_macs) = BY_NAME[name], PUBLISHED[name]
-    c, images = model.read_dimensions(model.config), ImageGrid(1, height, width)
-    tokens = 10 + images.total // c.vision.merge**2
+    c, page = model.dimensions, page_of(model, height, width)
+    tokens = 10 + page.visual_tokens
     prefill, step = Tape(BFLOAT16), Tape(BFLOAT16)
-    prefill.call("", whole_model, model, c, Pass(1, tokens), images)
-    step.call("", whole_model, model, c, Pass(1, 1, tokens), None)
+    prefill.call("", model.whole_model, c, Pass(1, tokens), page)
+    step.call("", model.whole_model, c, Pass(1, 1, tokens), None)
     assert sum(n for *_, n in dict.fromkeys(prefill.weights)) == params
     assert total_work(kernel.total for kernel in prefill.kernels).macs == prefill_macs
     assert total_work(kernel.total for kernel in step.kernels).macs == step_macs
@@ -76,26 +81,24 @@ def test_serving_engines_do_the_matrix_work_of_the_model(name):
 
 @pytest.mark.parametrize("model", NEIGHBOURS, ids=BY_NAME)
 def test_a_pass_is_its_embedded_prompt_and_the_decoder(model):
-    """With either image or number of visual tokens, the decoder does the same."""
-    c, images, p = model.read_dimensions(model.config), ImageGrid(2, 64, 64), Pass(2, 1100)
-    visual = images.patches // c.vision.merge**2
+    c, page, p = model.dimensions, page_of(model, 64, 64), Pass(2, 1100)
     whole, prompt, rest = Tape(BFLOAT16), Tape(BFLOAT16), Tape(BFLOAT16)
-    whole.call("", whole_model, model, c, p, images)
-    embeds, _ = embedded_prompt(prompt, model, c, p, images)
-    rest.call("", whole_model, model, c, p, None, visual)
+    whole.call("", model.whole_model, c, p, page)
+    embeds, seen = model.embedded_page(prompt, c, p, page)
+    rest.call("model.language_model", model.decoder, embeds, p, c.decoder, seen.deepstack)
+    rest.call("lm_head", lm_head, embeds, p, c.decoder)
     assert embeds.n == p.tokens * c.decoder.hidden_size
-    parts = [each for each in rest.kernels if "embed_tokens" not in each.path] + prompt.kernels
-    assert counted(parts) == counted(whole.kernels)
+    assert counted(prompt.kernels + rest.kernels) == counted(whole.kernels)
 
 
 @pytest.mark.parametrize("model", NEIGHBOURS, ids=BY_NAME)
 def test_a_pass_on_symbols_costs_what_it_costs_on_numbers(model):
-    c, sizes = model.read_dimensions(model.config), {"B": 3, "T": 500, "V": 400, "K": 70}
-    B, T, V, K = (Polynomial.size(name, least=3) for name in sizes)
+    c, sizes = model.dimensions, {"B": 3, "T": 500, "K": 70}
+    B, T, K = (Polynomial.size(name, least=3) for name in sizes)
     for p, of_numbers in ((Pass(B, T), Pass(3, 500)), (Pass(B, 1, K), Pass(3, 1, 70))):
         symbols, numbers, values = SymbolicTape(BFLOAT16), Tape(BFLOAT16), Values(sizes)
-        symbols.call("", whole_model, model, c, p, None, V)
-        numbers.call("", whole_model, model, c, of_numbers, None, sizes["V"])
+        symbols.call("", model.whole_model, c, p, None)
+        numbers.call("", model.whole_model, c, of_numbers, None)
         work = total_work(each.total for each in numbers.kernels)
         assert Work(*map(values.of, symbols.work(""))) == work
         assert max(map(values.of, symbols.levels(""))) == numbers.peak.nbytes
@@ -301,18 +304,18 @@ def reading(model, config, rows: int, columns: int) -> Small:
     return Small(config, stages, forward, ids)
 
 
-def tapes_beside_trace(model, small, images, dtype, folder) -> list[Tape]:
+def tapes_beside_trace(model, small, sides, batch, dtype, folder) -> list[Tape]:
     """Tapes of the prefill pass and of a step, each with the records and the peak of its trace."""
-    session, batch = session_of(small, folder, dtype=dtype.name), images.count
+    session, model = session_of(small, folder, dtype=dtype.name), model.of_config(small.config)
     workload = session.plan(batch_size=batch, max_new_tokens=2)
     traced = trace_passes(session.loaded, workload, session.architecture, step_numbers=(0,))
-    c, tapes, tokens = model.read_dimensions(small.config), [], len(small.ids)
+    tapes, tokens = [], len(small.ids)
     for p, seen, trace in (
-        (Pass(batch, tokens), images, traced.prefill),
+        (Pass(batch, tokens), page_of(model, *sides), traced.prefill),
         (Pass(batch, 1, tokens), None, traced.decode_steps[0]),
     ):
         t = Tape(dtype)
-        t.call("", whole_model, model, c, p, seen)
+        t.call("", model.whole_model, model.dimensions, p, seen)
         t.check_nothing_is_left()
         assert counted(t.kernels) == counted(trace.kernels)
         # A path that is empty is that of what `generate` does around the model.
@@ -328,12 +331,12 @@ def test_a_drawn_model_costs_what_transformers_runs(model, seed, tmp_path):
     """Records and peaks equal the trace's, matrix FLOPs and parameters those of `generate`."""
     draw, dtype = random.Random(seed), (BFLOAT16, FLOAT16, FLOAT32)[seed % 3]
     config, sides = drawn_config(draw, model)
-    small, images = reading(model, config, *sides), ImageGrid(draw.randint(1, 3), *sides)
-    tapes = tapes_beside_trace(model, small, images, dtype, tmp_path)
-    real, prefixes = really_generated(small, images.count, 2), model.stages[0].prefixes
+    small, batch = reading(model, config, *sides), draw.randint(1, 3)
+    tapes = tapes_beside_trace(model, small, sides, batch, dtype, tmp_path)
+    real, prefixes = really_generated(small, batch, 2), model.stages[0].prefixes
     vision = [each for each in tapes[0].kernels if each.path.startswith(prefixes)]
     assert [2 * macs_of(t.kernels) for t in tapes] == real.flops
-    assert 2 * macs_of(vision) == vision_flops(small, images.count)
+    assert 2 * macs_of(vision) == vision_flops(small, batch)
     assert sum(n for *_, n in dict.fromkeys(tapes[0].weights)) == real.params
 
 
@@ -345,7 +348,7 @@ def test_a_published_config_costs_what_transformers_runs(model, batch, tmp_path)
     sides = PUBLISHED[model.name][:2]
     config = {**model.config, "architectures": [model.transformers_class]}
     small = reading(model, config, *sides)
-    tapes_beside_trace(model, small, ImageGrid(batch, *sides), BFLOAT16, tmp_path)
+    tapes_beside_trace(model, small, sides, batch, BFLOAT16, tmp_path)
 
 
 def counted(kernels):

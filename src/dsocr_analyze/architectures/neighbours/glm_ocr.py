@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from dsocr_analyze.architectures.config_file import Config, Fixed, Harmless
+from dsocr_analyze.architectures.config_file import Fixed, Harmless
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
@@ -17,7 +17,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     patch_positions,
     rotary_attention,
     sequence_ends,
-    transformer_sizes,
     vision_layer,
 )
 from dsocr_analyze.architectures.ocr_family.attention import swiglu
@@ -27,7 +26,7 @@ from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, convolution, layer_norm, linear, rms_norm
 
 
-class GlmOcr(Neighbour[VisionTransformer]):
+class GlmOcr(Neighbour):
     """GLM-OCR."""
 
     options: ClassVar[Mapping[str, Any]] = {
@@ -41,10 +40,6 @@ class GlmOcr(Neighbour[VisionTransformer]):
         "vision_config.image_size": Harmless("no table of positions is made for it"),
         "vision_config.attention_bias": Fixed((True,), "it leaves out biases"),
     }
-
-    def read_vision(self, config: Config, out_width: int) -> VisionTransformer:
-        """Reads a whole `config.json`; raises ConfigError."""
-        return VisionTransformer(**transformer_sizes(config, out_width))
 
     def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """`[n, 3 taps] -> [n / m^2, d_out]`."""

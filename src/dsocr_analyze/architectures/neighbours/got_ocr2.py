@@ -4,12 +4,11 @@ Source: `GotOcr2VisionEncoder`, `GotOcr2MultiModalProjector` and their parts of 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.config_file import (
     LARGEST_WIDTH,
-    Config,
     ConfigKeys,
     Fixed,
     Harmless,
@@ -22,7 +21,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
     VisionTransformer,
     mlp,
-    transformer_sizes,
+    patch_pixels,
 )
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
@@ -37,37 +36,15 @@ from dsocr_analyze.tape import Operand, Tape, ceil_div
 from dsocr_analyze.tape.modules import conv2d, layer_norm, linear
 from dsocr_analyze.workload import PageWorkload
 
-_KEYS: Final = ("num_hidden_layers", "num_attention_heads", "mlp_dim")
 _MERGE: Final = 4
 """Patches per side of a visual token, after two convolutions of stride 2."""
 
 
-@dataclass(frozen=True, slots=True)
-class GotVision(VisionTransformer):
-    """Dimensions of `GotOcr2VisionEncoder` and the projector.
-
-    Attributes:
-        image_size: Pixels per side of a view.
-        window: Patches per side.
-        global_layers: Layers that attend over the whole view.
-        channels: Features after the encoder's neck.
-    """
-
-    image_size: int
-    window: int
-    global_layers: tuple[int, ...]
-    channels: int
-
-    @property
-    def side(self) -> int:
-        """Patches per side of a view."""
-        return self.image_size // self.patch_size
-
-
-class GotOcr2(Neighbour[GotVision]):
+class GotOcr2(Neighbour):
     """GOT-OCR2."""
 
     options: ClassVar[Mapping[str, Any]] = {"attention_bias": True}
+    vision_keys = ("num_hidden_layers", "num_attention_heads", "mlp_dim")
     is_tied = True
     joins_images = False
     returns_features = True
@@ -78,42 +55,41 @@ class GotOcr2(Neighbour[GotVision]):
         "vision_config.use_rel_pos": Fixed((True,), "it leaves out relative positions"),
     }
 
-    def read_vision(self, config: Config, out_width: int) -> GotVision:
-        """Reads a whole `config.json`; raises ConfigError."""
-        keys = ConfigKeys(config).section("vision_config")
-        sizes = transformer_sizes(config, out_width, _KEYS)
-        token = _MERGE * sizes["patch_size"]
+    def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
+        """Reads the vision model's keys; raises ConfigError."""
+        vision = super().read_vision(keys, out_width)
+        token = _MERGE * vision.patch_size
         image = keys.integer("image_size", least=token, most=LARGEST_IMAGE)
         keys.check(image % token == 0, "image_size", f"a multiple of {token}, a token's pixels")
-        return GotVision(
-            **sizes | {"merge": _MERGE},
-            image_size=image,
+        return replace(
+            vision,
+            merge=_MERGE,
+            side=image // vision.patch_size,
             window=keys.integer("window_size", most=LARGEST_IMAGE),
-            global_layers=keys.integers("global_attn_indexes", least=0, most=sizes["layers"] - 1),
+            global_layers=keys.integers("global_attn_indexes", least=0, most=vision.layers - 1),
             channels=keys.integer("output_channels", most=LARGEST_WIDTH),
         )
 
     def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
         """A page in one square view."""
-        side = self.dimensions.vision.image_size
-        return {"pixel_values": ProcessedTensor((1, CHANNELS, side, side))}
+        return {"pixel_values": ProcessedTensor((1, CHANNELS, *workload.global_view.sides))}
 
     @property
     def page_rule(self) -> ResizeRule:
         """Every page becomes a view of the encoder's size."""
         vision = self.dimensions.vision
-        return FixedView(factor=vision.merge * vision.patch_size, side=vision.image_size)
+        factor = vision.merge * vision.patch_size
+        return FixedView(factor=factor, side=vision.side * vision.patch_size)
 
-    def encode(self, t: Tape, images: ImageGrid, c: GotVision) -> ImageFeatures:
+    def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """`[N, 3, R, R] -> [N, (g / 4)^2, d_out]`."""
         N = images.count
-        pixels = t.input(N * CHANNELS * c.image_size**2, t.dtype)
-        features = t.call("model.vision_tower", _vision_tower, pixels, N, c)
+        features = t.call("model.vision_tower", _vision_tower, patch_pixels(t, images, c), N, c)
         tokens = t.call("model.multi_modal_projector", _projector, features, N, c)
         return ImageFeatures(tokens, kept=(features,))
 
 
-def _vision_tower(t: Tape, pixels: Operand, N: int, c: GotVision) -> Operand:
+def _vision_tower(t: Tape, pixels: Operand, N: int, c: VisionTransformer) -> Operand:
     """N views, `[N, 3, R, R] -> [N, C, g, g]` (`GotOcr2VisionEncoder`)."""
     g, d = c.side, c.width
     x = t.call("patch_embed", _patch_embed, pixels, N, c)
@@ -124,13 +100,13 @@ def _vision_tower(t: Tape, pixels: Operand, N: int, c: GotVision) -> Operand:
     return t.call("neck", _neck, x, N, c)
 
 
-def _patch_embed(t: Tape, pixels: Operand, N: int, c: GotVision) -> Operand:
+def _patch_embed(t: Tape, pixels: Operand, N: int, c: VisionTransformer) -> Operand:
     """`[N, 3, R, R] -> [N, g, g, d]`, stored channel by channel."""
-    sizes = N, c.image_size, CHANNELS, c.width, c.patch_size
+    sizes = N, c.side * c.patch_size, CHANNELS, c.width, c.patch_size
     return t.call("projection", conv2d, pixels, *sizes, stride=c.patch_size, bias=True)
 
 
-def _neck(t: Tape, x: Operand, N: int, c: GotVision) -> Operand:
+def _neck(t: Tape, x: Operand, N: int, c: VisionTransformer) -> Operand:
     """`[N, g, g, d] -> [N, C, g, g]` (`GotOcr2VisionNeck`)."""
     g, C = c.side, c.channels
     x = t.call("conv1", conv2d, x, N, g, c.width, C, 1)
@@ -139,7 +115,7 @@ def _neck(t: Tape, x: Operand, N: int, c: GotVision) -> Operand:
     return t.call("layer_norm2", layer_norm, x, N * g * g, C, channels_first=True)
 
 
-def _projector(t: Tape, x: Operand, N: int, c: GotVision) -> Operand:
+def _projector(t: Tape, x: Operand, N: int, c: VisionTransformer) -> Operand:
     """`[N, C, g, g] -> [N, (g / 4)^2, d_out]` (`GotOcr2MultiModalProjector`)."""
     g, C, d = c.side, c.channels, c.out_width
     x = t.call("conv_upsampler1", conv2d, x, N, g, C, 2 * C, 3, stride=2, padding=1)
@@ -151,7 +127,7 @@ def _projector(t: Tape, x: Operand, N: int, c: GotVision) -> Operand:
 # --- a layer ---------------------------------------------------------------------------------
 
 
-def _layer(t: Tape, x: Operand, N: int, c: GotVision, *, is_global: bool) -> Operand:
+def _layer(t: Tape, x: Operand, N: int, c: VisionTransformer, *, is_global: bool) -> Operand:
     """`y = x + attention(norm(x))`, `y + mlp(norm(y))` (`GotOcr2VisionLayer`)."""
     g, d, f, W = c.side, c.width, c.mlp_width, c.window
     n, residual = N * g * g, x
@@ -171,7 +147,9 @@ def _layer(t: Tape, x: Operand, N: int, c: GotVision, *, is_global: bool) -> Ope
     return output
 
 
-def _attention(t: Tape, x: Operand, N: int, g: int, c: GotVision) -> tuple[Operand, Operand]:
+def _attention(
+    t: Tape, x: Operand, N: int, g: int, c: VisionTransformer
+) -> tuple[Operand, Operand]:
     """`softmax(q k^T / sqrt(D) + q R_h + q R_w) v` of N views or windows, and its weights.
 
     They have g x g tokens.
@@ -194,7 +172,7 @@ def _attention(t: Tape, x: Operand, N: int, g: int, c: GotVision) -> tuple[Opera
     return output, weights
 
 
-def _position_terms(t: Tape, q: Operand, N: int, g: int, c: GotVision) -> Operand:
+def _position_terms(t: Tape, q: Operand, N: int, g: int, c: VisionTransformer) -> Operand:
     """`q R_h + q R_w`, query by query (`get_decomposed_rel_pos`)."""
     H, D = c.heads, c.width // c.heads
     Rh = _relative_positions(t, "rel_pos_h", g, D)

@@ -4,11 +4,16 @@ Source: `PixtralVisionModel`, `Mistral3MultiModalProjector` and their parts of t
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.config_file import USED, Config, ConfigKeys, Fixed, Harmless
-from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
+from dsocr_analyze.architectures.neighbours.neighbour import (
+    ImageFeatures,
+    Neighbour,
+    NeighbourDimensions,
+)
 from dsocr_analyze.architectures.neighbours.processed_pages import ProcessedTensor
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
@@ -20,7 +25,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     masked_attention,
     mlp,
     patch_pixels,
-    transformer_sizes,
     vision_layer,
     whole_attention,
 )
@@ -32,13 +36,12 @@ from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import convolution, linear, rms_norm
 from dsocr_analyze.workload import PageWorkload
 
-_KEYS: Final = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
 
-
-class LightOnOcr(Neighbour[VisionTransformer]):
+class LightOnOcr(Neighbour):
     """LightOnOCR."""
 
     options: ClassVar[Mapping[str, Any]] = {"head_norms": True}
+    vision_keys = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
     is_tied = True
     returns_features = True
     own_keys: ClassVar[Rules] = {
@@ -49,14 +52,17 @@ class LightOnOcr(Neighbour[VisionTransformer]):
         "vision_config.image_size": Harmless("no table of positions is made for it"),
     }
 
-    def read_vision(self, config: Config, out_width: int) -> VisionTransformer:
-        """Reads a whole `config.json`; raises ConfigError."""
-        keys = ConfigKeys(config)
-        sizes = transformer_sizes(config, out_width, _KEYS)
-        sizes["merge"] = keys.integer("spatial_merge_size", 2, most=LARGEST_PATCH)
-        head_dim = sizes["width"] // sizes["heads"]
-        keys.section("vision_config").integer("head_dim", head_dim, least=head_dim, most=head_dim)
-        return VisionTransformer(**sizes)
+    def read_dimensions(self, config: Config) -> NeighbourDimensions:
+        """Reads a `config.json`, whose top level says how many patches a token has."""
+        read = super().read_dimensions(config)
+        merge = ConfigKeys(config).integer("spatial_merge_size", 2, most=LARGEST_PATCH)
+        return replace(read, vision=replace(read.vision, merge=merge))
+
+    def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
+        """Reads the vision model's keys; raises ConfigError."""
+        vision = super().read_vision(keys, out_width)
+        keys.integer("head_dim", vision.head_dim, least=vision.head_dim, most=vision.head_dim)
+        return vision
 
     def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
         """A page in one view, and its sides."""

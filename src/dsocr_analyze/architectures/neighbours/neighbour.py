@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.config_file import USED, Config, ConfigKeys, Harmless, KeyRule
@@ -22,7 +22,12 @@ from dsocr_analyze.architectures.neighbours.processed_pages import (
     in_patches,
 )
 from dsocr_analyze.architectures.neighbours.resizing import RULES, ResizeRule
-from dsocr_analyze.architectures.neighbours.vision import CHANNELS, ImageGrid, VisionTransformer
+from dsocr_analyze.architectures.neighbours.vision import (
+    CHANNELS,
+    ImageGrid,
+    VisionTransformer,
+    read_transformer,
+)
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
@@ -40,15 +45,12 @@ from dsocr_analyze.workload import PageWorkload, ViewBatch
 # --- what a neighbour is ---------------------------------------------------------------------
 
 
-VisionT = TypeVar("VisionT", bound=VisionTransformer)
-
-
 @dataclass(frozen=True, slots=True)
-class NeighbourDimensions(Generic[VisionT]):
+class NeighbourDimensions:
     """The dimensions of a model."""
 
     decoder: DenseDecoder
-    vision: VisionT
+    vision: VisionTransformer
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -96,7 +98,7 @@ class HeldPrompt:
     masks: tuple[Operand, ...] = ()
 
 
-class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
+class Neighbour(ProcessedPages, OcrModel):
     """A neighbour of DeepSeek-OCR; its own class says what distinguishes it.
 
     Args:
@@ -108,6 +110,7 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
         model_types: Used if no class is named.
         source: Where the built-in config is from.
         options: Of its decoder, as `DenseDecoder.read` takes them.
+        vision_keys: Those with the layers, the heads and the width of the MLP of `vision_config`.
         is_tied: Whether the head has the embeddings' weights where a file does not say so.
         asks_decoder: Whether it has them, too, if the decoder's keys say so.
         reads_flat: Whether the decoder's keys may be at the top level, as in old files.
@@ -119,6 +122,7 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
     """
 
     options: ClassVar[Mapping[str, Any]]
+    vision_keys: ClassVar[tuple[str, str, str]] = ("depth", "num_heads", "intermediate_size")
     is_tied: ClassVar[bool] = False
     asks_decoder: ClassVar[bool] = False
     reads_flat: ClassVar[bool] = False
@@ -131,6 +135,7 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
     fuses_views = True
     layers_path = "model.language_model"
     least_transformers = "5.23"
+    decoder = staticmethod(decoder)
 
     def __init__(self, file: str, config: Config | None = None) -> None:
         self._file, path = file, Path(file)
@@ -162,11 +167,11 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
         return self if config == self.config else type(self)(self._file, config)
 
     @cached_property
-    def dimensions(self) -> NeighbourDimensions[VisionT]:
+    def dimensions(self) -> NeighbourDimensions:
         """Those of its config; raises ConfigError."""
-        found: Any = self.forms.dimensions(self.config)
-        read: NeighbourDimensions[VisionT] = found
-        return read
+        read: Any = self.forms.dimensions(self.config)
+        found: NeighbourDimensions = read
+        return found
 
     @cached_property
     def page_rule(self) -> ResizeRule:
@@ -188,17 +193,19 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
             return classes[0] in self.vendor_classes
         return config.get("model_type") in self.model_types
 
-    def read_dimensions(self, config: Config) -> NeighbourDimensions[VisionT]:
+    def read_dimensions(self, config: Config) -> NeighbourDimensions:
         """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
-        text = self.read_decoder(config)
-        return NeighbourDimensions(text, self.read_vision(config, text.hidden_size))
+        keys = ConfigKeys(config)
+        text = self.read_decoder(keys)
+        vision = self.read_vision(keys.section("vision_config"), text.hidden_size)
+        return NeighbourDimensions(text, vision)
 
     def notes_of(self, workload: PageWorkload) -> list[str]:
         """Notes for a reader of a workload's figures, one line each."""
         origin = [f"{self.title}'s config: {self.source}"] if self.is_built_in else []
         return [*super().notes_of(workload), *origin]
 
-    def check_flash(self, dimensions: NeighbourDimensions[VisionT]) -> None:
+    def check_flash(self, dimensions: NeighbourDimensions) -> None:
         """Raises ConfigError, since only eager attention is modelled."""
         raise ConfigError(
             f"flash_attention=True is not supported: {self.name} is modelled with eager attention"
@@ -206,9 +213,8 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
             arguments=["flash_attention"],
         )
 
-    def read_decoder(self, config: Config) -> DenseDecoder:
+    def read_decoder(self, keys: ConfigKeys) -> DenseDecoder:
         """Reads the decoder's dimensions from a whole `config.json`; raises ConfigError."""
-        keys = ConfigKeys(config)
         is_flat = self.reads_flat and keys.value("text_config", None) is None
         text = keys if is_flat else keys.section("text_config")
         is_tied = keys.boolean("tie_word_embeddings", self.is_tied)
@@ -217,49 +223,87 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
             is_tied |= nested.boolean("tie_word_embeddings", self.is_tied)
         return DenseDecoder.read(text, is_tied=is_tied, **self.options)
 
-    @abstractmethod
-    def read_vision(self, config: Config, out_width: int) -> VisionT:
+    def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
         """Reads those of the vision stages, whose tokens have `out_width` features."""
+        return read_transformer(keys, out_width, self.vision_keys)
 
     @abstractmethod
-    def encode(self, t: Tape, images: ImageGrid, c: VisionT) -> ImageFeatures:
+    def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """The vision stages in one call, on a tape without a path."""
 
     # --- forwards
 
-    def images(self, page: PageWorkload | ViewBatch, count: int) -> ImageGrid:
-        """So many images as in a view."""
-        width, height = (page.global_view if isinstance(page, PageWorkload) else page).sides
-        patch = self.dimensions.vision.patch_size
-        return ImageGrid(count, height // patch, width // patch)
-
     def whole_model(
-        self, t: Tape, c: NeighbourDimensions[VisionT], p: Pass, page: PageWorkload | None
+        self, t: Tape, c: NeighbourDimensions, p: Pass, page: PageWorkload | None
     ) -> list[LayerCache]:
-        """A prefill pass over prompts with a page, or a decode step without: the cache by layer."""
-        return whole_model(t, self, c, p, None if page is None else self.images(page, p.B))
+        """A prefill pass over prompts with a page, or a decode step without: the cache by layer.
+
+        Without a page, a prefill pass lacks all that is done to features of images.
+        """
+        seen = self._seen(t, c, p, page)
+        hidden, cache = t.call("model", self._model, c, p, seen)
+        logits = t.call("lm_head", lm_head, hidden, p, c.decoder)
+        t.hold(hidden, logits)
+        return cache
 
     def embedded_page(
-        self, t: Tape, c: NeighbourDimensions[VisionT], p: Pass, page: PageWorkload
+        self, t: Tape, c: NeighbourDimensions, p: Pass, page: PageWorkload
     ) -> tuple[Operand, HeldPrompt]:
         """Embeddings `[B, T, d]` with visual tokens, and what is kept of the pass."""
-        return embedded_prompt(t, self, c, p, self.images(page, p.B))
+        seen = self._seen(t, c, p, page)
+        return t.call("model", self._embedded, c, p, seen), seen
 
-    def decoder(
-        self, t: Tape, embeds: Operand, p: Pass, c: DenseDecoder
-    ) -> tuple[Operand, list[LayerCache]]:
-        """Embeddings `[B, T, d]` to normed features, and the cache by layer."""
-        return decoder(t, embeds, p, c)
-
-    def served_views(self, t: Tape, view: ViewBatch, c: NeighbourDimensions[VisionT]) -> None:
+    def served_views(self, t: Tape, view: ViewBatch, c: NeighbourDimensions) -> None:
         """The vision stages in one call, as a serving engine runs them."""
-        self.encode(t, self.images(view, view.count), c.vision)
+        self.encode(t, _images(view, view.count, c), c.vision)
+
+    def _seen(
+        self, t: Tape, c: NeighbourDimensions, p: Pass, page: PageWorkload | None
+    ) -> HeldPrompt:
+        """What is there before the model runs: positions, features of the images, token ids."""
+        axes, seen = c.decoder.axes, HeldPrompt()
+        if page is not None:
+            seen.positions = t.empty((axes + 1 if axes > 1 else 1) * p.tokens, INT64)
+            seen.features = self.encode(t, _images(page.global_view, p.B, c), c.vision)
+            seen.ids = t.empty(p.tokens, INT64)
+        return seen
+
+    def _model(
+        self, t: Tape, c: NeighbourDimensions, p: Pass, seen: HeldPrompt
+    ) -> tuple[Operand, list[LayerCache]]:
+        """The model without its head: normed features `[B, T, d]`, and the cache by layer."""
+        embeds = self._embedded(t, c, p, seen)
+        positions = _step_positions(t, p) if p.past and c.decoder.axes > 1 else None
+        output = t.call("language_model", decoder, embeds, p, c.decoder, seen.deepstack)
+        t.hold(positions)
+        seen.deepstack = seen.masks = ()
+        if not self.returns_features:
+            seen.placed = None
+        return output
+
+    def _embedded(self, t: Tape, c: NeighbourDimensions, p: Pass, seen: HeldPrompt) -> Operand:
+        """Embeddings `[B, T, d]`, with tokens of images in their places.
+
+        Source: `get_placeholder_mask` and its caller.
+        """
+        rows, d, ids = c.decoder.vocab_size, c.decoder.hidden_size, t.input(p.tokens, INT64)
+        embeds = t.call("language_model.embed_tokens", embedding, ids, rows, d)
+        if seen.features is None:
+            return embeds
+        tokens = seen.features.tokens
+        seen.placed = t.cat(tokens) if self.joins_images else tokens
+        masks = [t.map("eq", ids, output=BOOL) for _ in range(1 + self.has_videos)]
+        _checked_places(t, masks[0], p, has_videos=self.has_videos)
+        seen.masks = tuple(masks)
+        embeds = t.move("masked_scatter", embeds, seen.placed, masks[0])
+        seen.deepstack = tuple(map(t.cat, seen.features.deepstack))
+        return embeds
 
     # --- pages
 
     def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
         """What the processor makes of a page: by default, flat patches of all frames."""
-        vision: Any = self.dimensions.vision
+        vision = self.dimensions.vision
         return in_patches(workload, vision.patch_size, (CHANNELS * vision.taps,))
 
     def page_with(self, sizes: tuple[int, ...]) -> PageWorkload:
@@ -273,106 +317,13 @@ class Neighbour(ProcessedPages, OcrModel, Generic[VisionT]):
         return columns, rows, text_tokens, batch
 
 
-# --- passes ----------------------------------------------------------------------------------
+# --- parts of passes -------------------------------------------------------------------------
 
 
-def whole_model(
-    t: Tape,
-    model: Neighbour[VisionT],
-    c: NeighbourDimensions[VisionT],
-    p: Pass,
-    images: ImageGrid | None,
-    visual_tokens: Size = 0,
-) -> list[LayerCache]:
-    """A prefill pass, or a decode step if `p.past`: the cache by layer.
-
-    To be called as a module, `t.call("", whole_model, ...)`.
-
-    Args:
-        t: The tape.
-        model: The neighbour.
-        c: Its dimensions.
-        p: How the pass runs.
-        images: In the prompts of a prefill pass. None to leave out the vision stages and how their
-            tokens take their places, but not what the decoder does with them.
-        visual_tokens: Per prompt, without images.
-    """
-    seen = _seen(t, model, c, p, images)
-    hidden, cache = t.call("model", _model, model, c, p, seen, visual_tokens)
-    logits = t.call("lm_head", lm_head, hidden, p, c.decoder)
-    t.hold(hidden, logits)
-    return cache
-
-
-def embedded_prompt(
-    t: Tape,
-    model: Neighbour[VisionT],
-    c: NeighbourDimensions[VisionT],
-    p: Pass,
-    images: ImageGrid | None,
-) -> tuple[Operand, HeldPrompt]:
-    """Embeddings `[B, T, d]` with visual tokens, and what is kept of the pass."""
-    seen = _seen(t, model, c, p, images)
-    return t.call("model", _embedded, model, c, p, seen), seen
-
-
-def _seen(
-    t: Tape,
-    model: Neighbour[VisionT],
-    c: NeighbourDimensions[VisionT],
-    p: Pass,
-    images: ImageGrid | None,
-) -> HeldPrompt:
-    """What is there before the model runs: positions, features of the images, token ids."""
-    axes, seen = c.decoder.axes, HeldPrompt()
-    if images is not None:
-        seen.positions = t.empty((axes + 1 if axes > 1 else 1) * p.tokens, INT64)
-        seen.features = model.encode(t, images, c.vision)
-        seen.ids = t.empty(p.tokens, INT64)
-    return seen
-
-
-def _model(
-    t: Tape,
-    model: Neighbour[VisionT],
-    c: NeighbourDimensions[VisionT],
-    p: Pass,
-    seen: HeldPrompt,
-    visual_tokens: Size,
-) -> tuple[Operand, list[LayerCache]]:
-    """The model without its head: normed features `[B, T, d]`, and the cache by layer."""
-    embeds = _embedded(t, model, c, p, seen)
-    if seen.features is None and not p.past:
-        added = t.input(p.B * visual_tokens * c.decoder.hidden_size, t.dtype)
-        seen.deepstack = (added,) * c.decoder.deepstack
-    positions = _step_positions(t, p) if p.past and c.decoder.axes > 1 else None
-    output = t.call("language_model", decoder, embeds, p, c.decoder, seen.deepstack)
-    t.hold(positions)
-    seen.deepstack = seen.masks = ()
-    if not model.returns_features:
-        seen.placed = None
-    return output
-
-
-def _embedded(
-    t: Tape, model: Neighbour[VisionT], c: NeighbourDimensions[VisionT], p: Pass, seen: HeldPrompt
-) -> Operand:
-    """Embeddings `[B, T, d]`, with tokens of images in their places.
-
-    Source: `get_placeholder_mask` and its caller.
-    """
-    rows, d, ids = c.decoder.vocab_size, c.decoder.hidden_size, t.input(p.tokens, INT64)
-    embeds = t.call("language_model.embed_tokens", embedding, ids, rows, d)
-    if seen.features is None:
-        return embeds
-    tokens = seen.features.tokens
-    seen.placed = t.cat(tokens) if model.joins_images else tokens
-    masks = [t.map("eq", ids, output=BOOL) for _ in range(1 + model.has_videos)]
-    _checked_places(t, masks[0], p, has_videos=model.has_videos)
-    seen.masks = tuple(masks)
-    embeds = t.move("masked_scatter", embeds, seen.placed, masks[0])
-    seen.deepstack = tuple(map(t.cat, seen.features.deepstack))
-    return embeds
+def _images(view: ViewBatch, count: int, c: NeighbourDimensions) -> ImageGrid:
+    """So many images as in a view."""
+    width, height = view.sides
+    return ImageGrid(count, height // c.vision.patch_size, width // c.vision.patch_size)
 
 
 def _checked_places(t: Tape, mask: Operand, p: Pass, *, has_videos: bool) -> None:

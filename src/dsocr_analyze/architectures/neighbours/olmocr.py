@@ -4,11 +4,11 @@ Source: `Qwen2_5_VisionTransformerPretrainedModel` and its parts of transformers
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from dsocr_analyze.architectures.config_file import Config, ConfigKeys
+from dsocr_analyze.architectures.config_file import ConfigKeys
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     INT32,
@@ -21,7 +21,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     patch_positions,
     rotary_attention,
     sequence_ends,
-    transformer_sizes,
     vision_layer,
 )
 from dsocr_analyze.architectures.ocr_family.attention import swiglu
@@ -32,20 +31,7 @@ from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import rms_norm
 
 
-@dataclass(frozen=True, slots=True)
-class Qwen25Vision(VisionTransformer):
-    """Dimensions of `Qwen2_5_VisionTransformerPretrainedModel`.
-
-    Attributes:
-        window: Tokens per side of a window.
-        global_blocks: Blocks that attend over the whole image.
-    """
-
-    window: int
-    global_blocks: tuple[int, ...]
-
-
-class OlmOcr(Neighbour[Qwen25Vision]):
+class OlmOcr(Neighbour):
     """olmOCR."""
 
     options: ClassVar[Mapping[str, Any]] = {
@@ -57,21 +43,20 @@ class OlmOcr(Neighbour[Qwen25Vision]):
     reads_flat = True
     has_videos = True
 
-    def read_vision(self, config: Config, out_width: int) -> Qwen25Vision:
-        """Reads a whole `config.json`; raises ConfigError."""
-        keys = ConfigKeys(config).section("vision_config")
-        sizes = transformer_sizes(config, out_width)
-        token = sizes["merge"] * sizes["patch_size"]
+    def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
+        """Reads the vision model's keys; raises ConfigError."""
+        vision = super().read_vision(keys, out_width)
+        token = vision.merge * vision.patch_size
         window = keys.integer("window_size", least=token, most=LARGEST_IMAGE)
-        blocks = keys.integers("fullatt_block_indexes", least=0, most=sizes["layers"] - 1)
-        return Qwen25Vision(**sizes, window=window // token, global_blocks=blocks)
+        blocks = keys.integers("fullatt_block_indexes", least=0, most=vision.layers - 1)
+        return replace(vision, window=window // token, global_layers=blocks)
 
-    def encode(self, t: Tape, images: ImageGrid, c: Qwen25Vision) -> ImageFeatures:
+    def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """`[n, 3 taps] -> [n / m^2, d_out]`."""
         return t.call("model.visual", _visual, images, c)
 
 
-def _visual(t: Tape, images: ImageGrid, c: Qwen25Vision) -> ImageFeatures:
+def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """The vision model; features before they are merged stay alive."""
     positions = patch_positions(t, images)
     ends = sequence_ends(t, images)
@@ -81,7 +66,7 @@ def _visual(t: Tape, images: ImageGrid, c: Qwen25Vision) -> ImageFeatures:
     cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
     cos, sin = (t.gather("index", index, each.n, each.dtype) for each in (cos, sin))
     for number in range(c.layers):
-        runs = images.runs if number in c.global_blocks else windows
+        runs = images.runs if number in c.global_layers else windows
         x = t.again(f"blocks.{number}", _block, x, cos, sin, runs, c)
     n = index.n
     pair, flops = ((n, INT64), (n, INT64)), n * (n - 1).bit_length()
@@ -92,7 +77,9 @@ def _visual(t: Tape, images: ImageGrid, c: Qwen25Vision) -> ImageFeatures:
     return ImageFeatures(tokens, kept=(x,))
 
 
-def _block(t: Tape, x: Operand, cos: Operand, sin: Operand, runs: Runs, c: Qwen25Vision) -> Operand:
+def _block(
+    t: Tape, x: Operand, cos: Operand, sin: Operand, runs: Runs, c: VisionTransformer
+) -> Operand:
     """`Qwen2_5_VLVisionBlock`."""
     d, f = c.width, c.mlp_width
     attend = partial(rotary_attention, cos=cos, sin=sin, runs=runs, H=c.heads)
@@ -100,7 +87,7 @@ def _block(t: Tape, x: Operand, cos: Operand, sin: Operand, runs: Runs, c: Qwen2
     return vision_layer(t, x, d, rms_norm, attend, feed)
 
 
-def _merger(t: Tape, x: Operand, c: Qwen25Vision) -> Operand:
+def _merger(t: Tape, x: Operand, c: VisionTransformer) -> Operand:
     """Patches of a token side by side through an MLP (`Qwen2_5_VLPatchMerger`)."""
     joined = c.width * c.unit
     x = t.call("ln_q", rms_norm, x, x.n // c.width, c.width)
@@ -110,7 +97,7 @@ def _merger(t: Tape, x: Operand, c: Qwen25Vision) -> Operand:
 # --- windows ---------------------------------------------------------------------------------
 
 
-def _windows(images: ImageGrid, c: Qwen25Vision) -> Runs:
+def _windows(images: ImageGrid, c: VisionTransformer) -> Runs:
     """Windows of all images, row by row; those at the right and lower edges are smaller."""
     tall, left = divmod(images.height // c.merge, c.window)
     wide, right = divmod(images.width // c.merge, c.window)
@@ -121,7 +108,9 @@ def _windows(images: ImageGrid, c: Qwen25Vision) -> Runs:
     return tuple(runs * images.count)
 
 
-def _window_index(t: Tape, images: ImageGrid, c: Qwen25Vision) -> tuple[Operand, Operand, Runs]:
+def _window_index(
+    t: Tape, images: ImageGrid, c: VisionTransformer
+) -> tuple[Operand, Operand, Runs]:
     """Tokens in the order of windows, on the host; where each window starts; the windows.
 
     Source: `get_vision_window_index`.

@@ -4,11 +4,11 @@ Source: `PaddleOCRVisionModel`, `PaddleOCRProjector` and their parts of transfor
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from dsocr_analyze.architectures.config_file import Config, ConfigKeys, Harmless
+from dsocr_analyze.architectures.config_file import ConfigKeys, Harmless
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.processed_pages import ProcessedTensor, in_patches
 from dsocr_analyze.architectures.neighbours.vision import (
@@ -23,7 +23,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     resampling,
     rotary_attention,
     sequence_ends,
-    transformer_sizes,
     vision_layer,
 )
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
@@ -34,23 +33,15 @@ from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import convolution, layer_norm
 from dsocr_analyze.workload import PageWorkload
 
-_KEYS: Final = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
 
-
-@dataclass(frozen=True, slots=True)
-class PaddleVision(VisionTransformer):
-    """Dimensions of `PaddleOCRVisionModel`; `side` is that of its table of positions."""
-
-    side: int
-
-
-class PaddleOcrVl(Neighbour[PaddleVision]):
+class PaddleOcrVl(Neighbour):
     """PaddleOCR-VL."""
 
     options: ClassVar[Mapping[str, Any]] = {
         "rotary": "sections",
         "mrope_section": (16, 24, 24),
     }
+    vision_keys = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
     is_tied = True
     asks_decoder = True
     reads_flat = True
@@ -58,32 +49,30 @@ class PaddleOcrVl(Neighbour[PaddleVision]):
         "vision_config.temporal_patch_size": Harmless("the model's class does not read it")
     }
 
-    def read_vision(self, config: Config, out_width: int) -> PaddleVision:
-        """Reads a whole `config.json`; raises ConfigError."""
-        keys = ConfigKeys(config).section("vision_config")
-        sizes = transformer_sizes(config, out_width, _KEYS)
-        patch, sizes["frames"] = sizes["patch_size"], 1
-        image = keys.integer("image_size", least=patch, most=LARGEST_IMAGE)
-        return PaddleVision(**sizes, side=image // patch)
+    def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
+        """Reads the vision model's keys; raises ConfigError."""
+        vision = super().read_vision(keys, out_width)
+        image = keys.integer("image_size", least=vision.patch_size, most=LARGEST_IMAGE)
+        return replace(vision, frames=1, side=image // vision.patch_size)
 
     def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
         """A page in square patches."""
         side = self.dimensions.vision.patch_size
         return in_patches(workload, side, (CHANNELS, side, side))
 
-    def encode(self, t: Tape, images: ImageGrid, c: PaddleVision) -> ImageFeatures:
+    def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """`[n, 3 taps] -> [n / m^2, d_out]`."""
         features = t.call("model.visual", _visual, images, c)
         tokens = t.call("model.projector", _projector, features, images, c)
         return ImageFeatures(tokens, kept=(features,))
 
 
-def _visual(t: Tape, images: ImageGrid, c: PaddleVision) -> Operand:
+def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
     """`PaddleOCRVisionModel`."""
     return t.call("vision_model", _vision_model, images, c)
 
 
-def _vision_model(t: Tape, images: ImageGrid, c: PaddleVision) -> Operand:
+def _vision_model(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
     """`PaddleOCRVisionTransformer`."""
     embedded = t.call("embeddings", _embeddings, images, c)
     x = t.call("encoder", _encoder, embedded, images, c)
@@ -92,7 +81,7 @@ def _vision_model(t: Tape, images: ImageGrid, c: PaddleVision) -> Operand:
     return x
 
 
-def _embeddings(t: Tape, images: ImageGrid, c: PaddleVision) -> Operand:
+def _embeddings(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
     """Patches and a learned position of each (`PaddleOCRVisionEmbeddings`)."""
     shape = Convolution(images.total, 1, CHANNELS, c.width, c.taps)
     pixels = patch_pixels(t, images, c)
@@ -102,7 +91,7 @@ def _embeddings(t: Tape, images: ImageGrid, c: PaddleVision) -> Operand:
     return t.map("add", x, t.cast(learned, t.dtype))
 
 
-def _encoder(t: Tape, x: Operand, images: ImageGrid, c: PaddleVision) -> Operand:
+def _encoder(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """`PaddleOCRVisionEncoder`."""
     positions = patch_positions(t, images)
     ends = sequence_ends(t, images)
@@ -114,7 +103,7 @@ def _encoder(t: Tape, x: Operand, images: ImageGrid, c: PaddleVision) -> Operand
 
 
 def _layer(
-    t: Tape, x: Operand, cos: Operand, sin: Operand, images: ImageGrid, c: PaddleVision
+    t: Tape, x: Operand, cos: Operand, sin: Operand, images: ImageGrid, c: VisionTransformer
 ) -> Operand:
     """`PaddleOCRVisionEncoderLayer`."""
     products, widths = ("q_proj", "k_proj", "v_proj", "out_proj"), (c.width, c.mlp_width, c.width)
@@ -127,7 +116,7 @@ def _layer(
     return vision_layer(t, x, c.width, layer_norm, attend, feed, names)
 
 
-def _projector(t: Tape, x: Operand, images: ImageGrid, c: PaddleVision) -> Operand:
+def _projector(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """Patches of a token side by side through an MLP (`PaddleOCRProjector`)."""
     N, n, d = images.count, images.patches, c.width
     t.rows("reduction", "prod", t.input(3 * N, INT64), Rows(N, 3), (N, INT64), flops=3 * N)

@@ -5,11 +5,11 @@ Source: `Qwen3VLVisionModel` and its parts of transformers 5.23; DeepStack (Meng
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from dsocr_analyze.architectures.config_file import Config, ConfigKeys
+from dsocr_analyze.architectures.config_file import ConfigKeys
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
@@ -23,7 +23,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     resampling,
     rotary_attention,
     sequence_ends,
-    transformer_sizes,
     vision_layer,
 )
 from dsocr_analyze.tape import Operand, Tape
@@ -32,20 +31,7 @@ from dsocr_analyze.tape.modules import layer_norm
 _PRODUCTS: Final = ("linear_fc1", "act_fn", "linear_fc2")
 
 
-@dataclass(frozen=True, slots=True)
-class Qwen3Vision(VisionTransformer):
-    """Dimensions of `Qwen3VLVisionModel`.
-
-    Attributes:
-        side: Of its table of positions.
-        deepstack: Layers whose features are merged for the decoder's first layers.
-    """
-
-    side: int
-    deepstack: tuple[int, ...]
-
-
-class Qwen3Vl(Neighbour[Qwen3Vision]):
+class Qwen3Vl(Neighbour):
     """Qwen3-VL, base of several OCR models."""
 
     options: ClassVar[Mapping[str, Any]] = {
@@ -55,29 +41,27 @@ class Qwen3Vl(Neighbour[Qwen3Vision]):
     }
     has_videos = True
 
-    def read_decoder(self, config: Config) -> DenseDecoder:
+    def read_decoder(self, keys: ConfigKeys) -> DenseDecoder:
         """Reads a whole `config.json`; raises ConfigError."""
-        text, inner = super().read_decoder(config), len(_deepstack(config))
-        ConfigKeys(config).section("text_config").integer("num_hidden_layers", least=max(1, inner))
-        return replace(text, deepstack=inner)
+        inner = len(_deepstack(keys.section("vision_config")))
+        keys.section("text_config").integer("num_hidden_layers", least=max(1, inner))
+        return replace(super().read_decoder(keys), deepstack=inner)
 
-    def read_vision(self, config: Config, out_width: int) -> Qwen3Vision:
-        """Reads a whole `config.json`; raises ConfigError."""
-        keys = ConfigKeys(config).section("vision_config")
+    def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
+        """Reads the vision model's keys; raises ConfigError."""
         places = keys.integer("num_position_embeddings")
         side = math.isqrt(places)
         keys.check(side * side == places, "num_position_embeddings", "a square, e.g. 2304")
-        sizes = transformer_sizes(config, out_width)
-        return Qwen3Vision(**sizes, side=side, deepstack=_deepstack(config))
+        vision = super().read_vision(keys, out_width)
+        return replace(vision, side=side, deepstack=_deepstack(keys))
 
-    def encode(self, t: Tape, images: ImageGrid, c: Qwen3Vision) -> ImageFeatures:
+    def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """`[n, 3 taps] -> [n / m^2, d_out]`, of the last and of inner layers."""
         return t.call("model.visual", _visual, images, c)
 
 
-def _deepstack(config: Config) -> tuple[int, ...]:
+def _deepstack(keys: ConfigKeys) -> tuple[int, ...]:
     """`deepstack_visual_indexes`, in order."""
-    keys = ConfigKeys(config).section("vision_config")
     layers = keys.integers("deepstack_visual_indexes", least=0, most=keys.integer("depth") - 1)
     keys.check(
         list(layers) == sorted(set(layers)),
@@ -87,7 +71,7 @@ def _deepstack(config: Config) -> tuple[int, ...]:
     return layers
 
 
-def _visual(t: Tape, images: ImageGrid, c: Qwen3Vision) -> ImageFeatures:
+def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """`Qwen3VLVisionModel`; features before they are merged stay alive."""
     indices, weights = resampling(t, images, has_corners=True)
     positions = patch_positions(t, images)
@@ -108,7 +92,7 @@ def _visual(t: Tape, images: ImageGrid, c: Qwen3Vision) -> ImageFeatures:
 
 
 def _block(
-    t: Tape, x: Operand, cos: Operand, sin: Operand, images: ImageGrid, c: Qwen3Vision
+    t: Tape, x: Operand, cos: Operand, sin: Operand, images: ImageGrid, c: VisionTransformer
 ) -> Operand:
     """`Qwen3VLVisionBlock`."""
     attend = partial(rotary_attention, cos=cos, sin=sin, runs=images.runs, H=c.heads)
@@ -117,7 +101,7 @@ def _block(
     return vision_layer(t, x, c.width, layer_norm, attend, feed)
 
 
-def _merger(t: Tape, x: Operand, c: Qwen3Vision, together: int) -> Operand:
+def _merger(t: Tape, x: Operand, c: VisionTransformer, together: int) -> Operand:
     """Patches of a token side by side through a norm and an MLP (`Qwen3VLVisionPatchMerger`).
 
     As many as are `together` are normed as one.

@@ -11,9 +11,9 @@ two dimensions).
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
+from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.attention import rotated
 from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
 from dsocr_analyze.kernels import Attention, Convolution, Gemm, Rows
@@ -63,13 +63,18 @@ class ImageGrid:
 
 @dataclass(frozen=True, slots=True)
 class VisionTransformer:
-    """Dimensions that vision transformers have in common, `vision_config`.
+    """Dimensions of a vision transformer, `vision_config`; those that it has not are empty.
 
     Attributes:
         patch_size: Pixels per side.
         frames: Of a patch; an image is repeated for them.
         merge: Patches per side of a visual token.
         out_width: Features of a visual token, the decoder's.
+        side: Of its table of positions.
+        window: Per side, in patches (GOT-OCR2) or visual tokens.
+        global_layers: Layers that attend beyond windows.
+        deepstack: Layers whose features are merged for the decoder's first layers.
+        channels: Features after the encoder's neck.
     """
 
     layers: int
@@ -81,6 +86,11 @@ class VisionTransformer:
     frames: int
     merge: int
     out_width: int
+    side: int = 0
+    window: int = 0
+    global_layers: tuple[int, ...] = ()
+    deepstack: tuple[int, ...] = ()
+    channels: int = 0
 
     @property
     def head_dim(self) -> int:
@@ -98,19 +108,17 @@ class VisionTransformer:
         return self.merge**2
 
 
-def transformer_sizes(
-    config: Config,
-    out_width: int,
-    names: tuple[str, str, str] = ("depth", "num_heads", "intermediate_size"),
-) -> dict[str, Any]:
-    """Fields of `VisionTransformer` from a whole `config.json`; raises ConfigError.
+def read_transformer(
+    keys: ConfigKeys, out_width: int, names: tuple[str, str, str]
+) -> VisionTransformer:
+    """Reads what vision transformers have in common; raises ConfigError.
 
     Args:
-        config: The file.
+        keys: The object `vision_config`.
         out_width: The decoder's `hidden_size`.
         names: Of the keys with the layers, the heads and the width of the MLP.
     """
-    keys, (layers, heads, mlp_width) = ConfigKeys(config).section("vision_config"), names
+    layers, heads, mlp_width = names
     width, number = keys.integer("hidden_size", most=LARGEST_WIDTH), keys.integer(heads)
     keys.check(
         width % (4 * number) == 0,
@@ -119,17 +127,17 @@ def transformer_sizes(
     )
     given = keys.integer("out_hidden_size", out_width)
     keys.check(given == out_width, "out_hidden_size", f"{out_width}, the decoder's 'hidden_size'")
-    return {
-        "layers": keys.integer(layers, most=MOST_LAYERS),
-        "width": width,
-        "heads": number,
-        "mlp_width": keys.integer(mlp_width, most=LARGEST_WIDTH),
-        "hidden_act": keys.choice("hidden_act", tuple(ACTIVATIONS)),
-        "patch_size": keys.integer("patch_size", most=LARGEST_PATCH),
-        "frames": keys.integer("temporal_patch_size", 1, most=LARGEST_PATCH),
-        "merge": keys.integer("spatial_merge_size", 1, most=LARGEST_PATCH),
-        "out_width": out_width,
-    }
+    return VisionTransformer(
+        layers=keys.integer(layers, most=MOST_LAYERS),
+        width=width,
+        heads=number,
+        mlp_width=keys.integer(mlp_width, most=LARGEST_WIDTH),
+        hidden_act=keys.choice("hidden_act", tuple(ACTIVATIONS)),
+        patch_size=keys.integer("patch_size", most=LARGEST_PATCH),
+        frames=keys.integer("temporal_patch_size", 1, most=LARGEST_PATCH),
+        merge=keys.integer("spatial_merge_size", 1, most=LARGEST_PATCH),
+        out_width=out_width,
+    )
 
 
 # --- a layer ---------------------------------------------------------------------------------
