@@ -20,6 +20,7 @@ from dsocr_analyze.architectures.neighbours.lightonocr import LIGHTONOCR
 from dsocr_analyze.architectures.neighbours.olmocr import OLMOCR
 from dsocr_analyze.architectures.neighbours.paddleocr_vl import PADDLEOCR_VL
 from dsocr_analyze.architectures.neighbours.qwen3_vl import QWEN3_VL
+from dsocr_analyze.architectures.neighbours.vision import ImageGrid
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError
