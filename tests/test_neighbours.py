@@ -4,6 +4,7 @@ import copy
 import functools
 import random
 import re
+from collections import Counter
 
 import pytest
 import torch
