@@ -142,7 +142,10 @@ def _layer(
 def _attention(
     t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, c: VisionTransformer
 ) -> tuple[Operand, tuple[Operand, ...]]:
-    """Attention over the patches of all images at once, and its weights (`PixtralAttention`)."""
+    """Attention over the patches of all images at once, and its weights (`PixtralAttention`).
+
+    Served as vLLM's `PixtralHFAttention` with xformers, which needs no mask.
+    """
     n, d = x.n // c.width, c.width
     if t.is_served:
         q, k, v = joint_product(t, x, n, d, bias=False)
