@@ -240,6 +240,7 @@ class Assumptions:
         prepare: float | None = None,
         *,
         has_sam: bool = True,
+        has_experts: bool = True,
     ) -> list[str]:
         """What is assumed on some devices, without corrections.
 
@@ -269,7 +270,7 @@ class Assumptions:
             f"preprocessing {preprocessing}, {self.workers} at a time, {order}",
             *hosts,
             f"{100 * self.reserved:g} % of {owner} memory is kept free",
-            "experts are chosen independently and evenly",
+            *["experts are chosen independently and evenly"] * has_experts,
             *self._runtime_sentences(f"; {_SAM}" if has_sam else ""),
         ]
 

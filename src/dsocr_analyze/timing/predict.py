@@ -105,7 +105,7 @@ def entry_of(times: PageTimes) -> TimeEntry:
 def _assumptions(times: PageTimes) -> TimeAssumptions:
     timer, pages = times.timer, times.pages
     assumed, lengths = timer.assumptions, timer.lengths(int(pages.max_new_tokens[0]))
-    prepare, device = float(pages.prepare[0]), timer.model.device
+    prepare, device, c = float(pages.prepare[0]), timer.model.device, timer.model.dimensions
     return TimeAssumptions(
         host=timer.host.name,
         new_tokens_mean=lengths.mean,
@@ -123,6 +123,7 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
             *assumed.sentences(
                 lengths.sentence, [device], prepare,
                 has_sam=timer.model.architecture.stages[0].name == "sam",
+                has_experts=c is None or c.decoder.n_routed_experts is not None,
             ),
             *served_notes(timer.model.architecture, timer.host.name, pages.kinds[0]),
             *notes_on_lent(device.gpu, total_duration(times.alone.stages.values()).kinds),
