@@ -502,6 +502,7 @@ def test_the_stages_file_shown_is_the_examples_and_of_its_published_size():
 
 REPORT = Path("tmp/dsocr-static-ops/static_compute.json")
 MODEL = ("--stages", "small.toml", "--hf-config", "small.json")
+MIXTURE = ("--stages", "mixture.toml", "--hf-config", "mixture.json")
 
 
 @pytest.fixture
@@ -510,6 +511,7 @@ def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, config = LLAMA.write(Path())
     CLIP_ENCODER.write(Path(), "clip")
+    QWEN2_MOE.write(Path(), "mixture")
     Path("folder").mkdir()
     Path("folder/config.json").write_bytes(config.read_bytes())
 
@@ -552,10 +554,7 @@ def test_a_tree_has_its_stages(capsys):
     ("arguments", "message"),
     [
         ((*MODEL, "--engine", "analytic"), "small has no closed forms; it can only be traced"),
-        *(
-            ((*command, *MODEL), "is predicted under runtime eager only")
-            for command in (("time", "a10"), ("--gpu", "a10", "--runtime", "serving"))
-        ),
+        (("time", "a10", *MIXTURE), "model.layers.0 of mixture has ... multiply-accumulates"),
         (("time", *MODEL, "--runtime", "eager", "--page", "a4"), "--page applies only to models"),
         (("time", *MODEL, "--sliding-window", "0"), "is for known architectures"),
         (("time", "--hf-config", "small.json"), "which dsocr-analyze stages"),

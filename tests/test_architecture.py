@@ -44,7 +44,11 @@ DOORS = {
 """Modules above all rooms, which no other module imports."""
 
 PRIVATE_TO = {
-    f"dsocr_analyze.architectures.{folder.parent.name}": ("architectures", "documents")
+    f"dsocr_analyze.architectures.{folder.parent.name}": (
+        "architectures",
+        "documents",
+        "traced_forms",
+    )
     for folder in (SOURCE / PACKAGE / "architectures").glob("*/__init__.py")
 }
 """Rooms within a room, and who may name them: others ask the registry for an `Architecture`."""

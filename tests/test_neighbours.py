@@ -25,10 +25,16 @@ from dsocr_analyze.architectures.neighbours.vision import ImageGrid
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.hardware.profile import device
 from dsocr_analyze.kernels import Work, merged, total_work
 from dsocr_analyze.tape import Tape
 from dsocr_analyze.tape.polynomial import Polynomial, SymbolicTape, Values
+from dsocr_analyze.timing.assumptions import Assumptions
+from dsocr_analyze.timing.predict import predict
+from dsocr_analyze.timing.runtimes import SERVERS
+from dsocr_analyze.timing.serving import TimedModel
 from dsocr_analyze.trace.passes import trace_passes
+from dsocr_analyze.traced_forms import traced_model
 
 NEIGHBOURS = (GLM_OCR, GOT_OCR2, LIGHTONOCR, OLMOCR, PADDLEOCR_VL, QWEN3_VL)
 BY_NAME = {each.name: each for each in NEIGHBOURS}
@@ -324,6 +330,30 @@ def tapes_beside_trace(model, small, sides, batch, dtype, folder) -> list[Tape]:
         assert t.peak == trace.peak or (not trace.peak.path and t.peak.nbytes < trace.peak.nbytes)
         tapes.append(t)
     return tapes
+
+
+@pytest.mark.skipif(not IS_5, reason="transformers 4 has none of the six")
+@pytest.mark.parametrize("model", NEIGHBOURS, ids=BY_NAME)
+def test_a_described_neighbour_is_served_like_the_known_one(model, tmp_path):
+    """Of published sizes; what joins an engine's kernels is found again in what its class runs."""
+    rows, columns, *_ = PUBLISHED[model.name]
+    merge = model.dimensions.vision.merge
+    page = model.in_grid((columns // merge, rows // merge), (1240, 1754), BEFORE + AFTER, 1, 128)
+    config = {**model.config, "architectures": [model.model_class]}
+    session = session_of(reading(model, config, rows, columns), tmp_path)
+    job = Assumptions(SERVERS["vllm"], preprocess_seconds=0.01)
+    *traced, jobs = traced_model(session, session.plan(max_new_tokens=128), [job])
+    found, known = (
+        predict(TimedModel(architecture, c, BFLOAT16, False, device("h100-sxm")), seen, job, [32])
+        for architecture, c, seen in (traced, (model, model.dimensions, page))
+    )
+    for name, stage in known.stages.items():
+        # All inputs are copied, of which an image of several frames has more than its pixels.
+        most = 0.25 if name == "prefill" else 0.06
+        assert found.stages[name].seconds == pytest.approx(stage.seconds, rel=most)
+    assert (jobs, found.page_seconds) == ([job], pytest.approx(known.page_seconds, rel=0.02))
+    [rate], [expected] = ([each.pages_per_second for each in e.throughput] for e in (found, known))
+    assert rate == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.skipif(not IS_5, reason="transformers 4 has none of the six")

@@ -1,26 +1,36 @@
 """What seconds and memory are predicted from, of a model that is only traced."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec.structs import astuple
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.dtypes import FLOAT32, Dtype
+from dsocr_analyze.architectures.config_file import ConfigKeys
+from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, decoder
+from dsocr_analyze.architectures.neighbours.neighbour import NeighbourDimensions
+from dsocr_analyze.architectures.ocr_family.served import Served
+from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.figures import BytesAlive, Composition, MemoryFigures
-from dsocr_analyze.kernels import Gemm, Kernel
+from dsocr_analyze.figures import BytesAlive, Composition, MemoryFigures, StageFigures
+from dsocr_analyze.kernels import Attention, Gemm, Kernel, Work, merged, with_ancestors, work_by
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.trace.passes import PassTraces
-from dsocr_analyze.workload import AnyWorkload, Lengths, PageWorkload
+from dsocr_analyze.workload import AnyWorkload, Lengths, PageWorkload, ViewBatch
 
 _LAYER: Final = re.compile(r"[^0-9]*\.(?P<index>\d+)(?:\..*)?")
 """Path of a numbered module or of one below it."""
+
+_WHOLE_LAYER: Final = re.compile(r"[^0-9]*\.\d+")
+_KNOWN: Final = (
+    "serving engines are modelled for decoders with grouped heads and gated MLPs; use runtime eager"
+)
 
 _MOST_TRACED: Final = 256
 """Prompts in the largest batch whose prefill pass is traced for its memory; a power of two."""
@@ -28,13 +38,14 @@ _MOST_TRACED: Final = 256
 
 def traced_model(
     session: DeepSeekOCRSession, prompts: Lengths, jobs: Sequence[Assumptions]
-) -> tuple[Architecture, None, PageWorkload, list[Assumptions]]:
+) -> tuple[Architecture, Any, PageWorkload, list[Assumptions]]:
     """A described model with its traces in place of closed forms, to predict it in some jobs.
 
-    It has no dimensions, and its prompts are pages without views.
+    Its prompts are pages without views, and it has no dimensions; if a serving engine is to run it,
+    it has those of its decoder, and all inputs of a prompt stand for a view.
 
     Raises:
-        ConfigError: It does not decode, or a serving engine is to run it.
+        ConfigError: It does not decode, or a serving engine is to run an unknown kind of decoder.
     """
     architecture, most = copy(session.architecture), prompts.max_new_tokens
     if architecture.decode is None:
@@ -44,22 +55,29 @@ def traced_model(
         )
     longest = max((each.lengths(most).longest for each in jobs), default=most)
     forms: Any = TracedForms(session, replace(prompts, max_new_tokens=longest))
+    dimensions, views = None, tuple[ViewBatch, ...]()
+    if not all(each.host.is_eager for each in jobs):
+        described = replace(cast("Any", session.architecture), attention="sdpa")
+        with suppress(ConfigError):  # of a class without fused attention
+            session = DeepSeekOCRSession.from_directory(
+                replace(session.loaded.directory, described=described),
+                dtype=session.dtype.name,
+                trust_remote_code=True,  # its code has built a session already
+            )
+        steps = replace(prompts, batch_size=1, max_new_tokens=max(2, longest))
+        served = TracedServed(TracedForms(session, steps))
+        forms, dimensions, views = replace(forms, served=served), served.dimensions, served.inputs
     architecture.closed_forms = forms
     page = PageWorkload(
-        page=(1, 1), base_size=1, image_size=1, crop_mode=False, grid=(1, 1), views=(),
+        page=(1, 1), base_size=1, image_size=1, crop_mode=False, grid=(1, 1), views=views,
         visual_tokens=0, text_tokens=prompts.seq_len, batch_size=prompts.batch_size,
         max_new_tokens=most,
     )  # fmt: skip
-    return architecture, None, page, [*map(_of_described, jobs)]
+    return architecture, dimensions, page, [*map(_of_described, jobs)]
 
 
 def _of_described(job: Assumptions) -> Assumptions:
     """A job whose CPU prepares prompts in no time, unless its seconds are given."""
-    if not job.host.is_eager:
-        raise ConfigError(
-            "a model that a stages file describes is predicted under runtime eager only: which of"
-            " its kernels a serving engine fuses is not known"
-        )
     return (
         replace(
             job, preprocess_seconds=0.0, preprocess_origin="not predicted for a described model"
@@ -69,15 +87,24 @@ def _of_described(job: Assumptions) -> Assumptions:
     )
 
 
+# --- records that run -----------------------------------------------------------------------
+
+
 @dataclass(frozen=True, eq=False)
 class TracedForms:
     """What `ClosedForms` say, from traces of prompts of one length.
 
     A batch size runs when it is first asked for; dimensions and other lengths have no effect.
+
+    Attributes:
+        served: What a serving engine launches, if it is to be predicted.
+        decoder: The forward of the decoder that it runs.
     """
 
     session: DeepSeekOCRSession
     workload: AnyWorkload
+    served: Any = None
+    decoder = staticmethod(decoder)
 
     @cache  # noqa: B019  # of a few batch sizes, as long as predictions are made
     def _traced(self, batch: int) -> tuple[Composition, PassTraces]:
@@ -97,6 +124,14 @@ class TracedForms:
         first, second = steps[stretch[0]], steps[stretch[min(1, len(stretch) - 1)]]
         pairs = zip(first.kernels, second.kernels, strict=True)
         return tuple(_changed(*pair, number - stretch[0]) for pair in pairs)
+
+    def parameter_count(self, _: Any) -> int:
+        """Parameters of the whole model."""
+        return self.session.parameters.total
+
+    def inputs_bytes(self, *_: Any) -> int:
+        """Bytes of all that `generate` is given for one prompt."""
+        return self.memory().inputs_bytes
 
     def memory(self, *_: Any) -> MemoryFigures:
         """Bytes that one prompt holds."""
@@ -143,3 +178,93 @@ def _changed(one: Kernel, other: Kernel, times: int) -> Kernel:
     sizes = zip(one.dimensions, other.dimensions, strict=True)
     work = one.work.plus(other.work.minus(one.work).times(times))
     return one._replace(dimensions=make(*(a + (b - a) * times for a, b in sizes)), work=work)
+
+
+# --- what a serving engine runs -------------------------------------------------------------
+
+
+class TracedServed(Served):
+    """The kernels that a serving engine launches for a described model.
+
+    Those of the decoder follow from the dimensions in its config, if each traced layer has the
+    products that these imply. Vision stages run as traced, but for what is fused there.
+
+    Attributes:
+        dimensions: Of the decoder alone.
+        inputs: A prompt's inputs as a view of three values per pixel.
+
+    Raises:
+        ConfigError: The decoder is of no known kind.
+    """
+
+    def __init__(self, forms: TracedForms) -> None:
+        session, config = forms.session, cast("Any", forms.session.model.config)
+        self.model: Any = forms
+        self.inputs = (ViewBatch(1, forms.inputs_bytes() // (3 * session.dtype.nbytes), 1),)
+        owned = session.own_params[session.architecture.stages[-2].name]
+        modules = {path.rpartition(".")[2] for path in owned}
+        c = DenseDecoder.from_config(
+            ConfigKeys(config.get_text_config(decoder=True).to_dict(), since=_KNOWN),
+            is_tied=False,  # which no kernel depends on
+            head_norms="q_norm" in modules,
+            output_norms="post_mlp_layernorm" in modules,
+        )
+        self.dimensions: Any = NeighbourDimensions(c, None)
+        self._check_layers(forms, c)
+
+    def _check_layers(self, forms: TracedForms, c: DenseDecoder) -> None:
+        """Raises ConfigError for a layer that does other matrix work in the last traced step."""
+        cached = forms.workload.seq_len + forms.workload.max_new_tokens - 2
+        step = forms.step_kernels(None, 1, cached)
+        works = work_by((each for each in step if "rotary" not in each.path), "path")
+        found = {
+            path: work.macs
+            for path, work in with_ancestors(works).items()
+            if _WHOLE_LAYER.fullmatch(path)
+        }
+        *layers, _, _, _ = self.step(1, cached + 1, self.dimensions, BFLOAT16, 16)  # and no head
+        macs = sum(each.total.macs for each in layers) // c.layers
+        if [*found.values()] != [macs] * c.layers:
+            unlike = next((path for path in found if found[path] != macs), "the decoder")
+            raise ConfigError(
+                f"{unlike} of {forms.session.architecture.title} has {found.get(unlike, 0):,}"
+                f" multiply-accumulates in a decode step, not the {macs:,} of its config: {_KNOWN}"
+            )
+
+    @cache  # noqa: B019  # a model lives as long as its predictions are made
+    def views(self, *_: Any) -> dict[str, tuple[Kernel, ...]]:
+        """Kernels of the vision stages on all inputs of a prompt, without paths."""
+        stages = self.model.compose(None, self.model.workload).stages
+        classes = self.model.session.module_classes
+        return {
+            name: merged(each.at("") for each in _fused(stages[name], classes))
+            for name in [*stages][:-2]
+        }
+
+    def activation_bytes(self, *_: Any) -> int:
+        """Peak of the traced prefill pass of a prompt, with its cache."""
+        return int(self.model.memory().peak.nbytes)
+
+
+def _fused(stage: StageFigures, classes: Mapping[str, str]) -> Iterator[Kernel]:
+    """A stage's kernels, with each RMS norm, and equal attention of a module's call, in one.
+
+    A mask that all heads share hides other sequences, which are skipped; others are biases.
+    """
+    for kernel in stage.kernels:
+        is_norm, sizes = classes[kernel.path].endswith("RMSNorm"), kernel.dimensions
+        if is_norm and kernel.operator == "mean":  # of squares in fp32
+            halved = kernel.work.bytes_read // 2
+            work = Work(bytes_read=halved, bytes_written=halved)
+            yield kernel._replace(operator="fused_rms_norm", work=work)
+        elif isinstance(sizes, Attention):
+            many = max(1, kernel.calls // stage.module_calls[kernel.path])
+            B, H, _, T, K, D, *_ = sizes
+            mask = kernel.work.bytes_read // 2 - B * H * D * (T + 2 * K)
+            yield kernel._replace(
+                dimensions=sizes._replace(batch=many * B, masked=mask >= H * T * K),
+                work=kernel.work.times(many),
+                calls=kernel.calls // many,
+            )
+        elif not is_norm or kernel.kind == "normalization":
+            yield kernel

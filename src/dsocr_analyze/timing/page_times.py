@@ -386,7 +386,7 @@ def _eager_batch(timer: PageTimer, page: PageWorkload, size: int) -> tuple[PageA
     if model.device.cpu is None:
         copied = (
             size * host.received_seconds(page.prompt_pages * page.views)
-            if page.views  # a model that reads no pages receives all of its inputs
+            if page.visual_tokens  # a model that reads no pages receives all of its inputs
             else composed.memory.inputs_bytes / (1e9 * host.link_gb_s)
         )
         prompt, duration = prefill.popitem()
