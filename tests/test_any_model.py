@@ -502,7 +502,6 @@ def test_the_stages_file_shown_is_the_examples_and_of_its_published_size():
 
 REPORT = Path("tmp/dsocr-static-ops/static_compute.json")
 MODEL = ("--stages", "small.toml", "--hf-config", "small.json")
-MIXTURE = ("--stages", "mixture.toml", "--hf-config", "mixture.json")
 
 
 @pytest.fixture
@@ -511,7 +510,6 @@ def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, config = LLAMA.write(Path())
     CLIP_ENCODER.write(Path(), "clip")
-    QWEN2_MOE.write(Path(), "mixture")
     Path("folder").mkdir()
     Path("folder/config.json").write_bytes(config.read_bytes())
 
@@ -554,7 +552,6 @@ def test_a_tree_has_its_stages(capsys):
     ("arguments", "message"),
     [
         ((*MODEL, "--engine", "analytic"), "small has no closed forms; it can only be traced"),
-        (("time", "a10", *MIXTURE), "model.layers.0 of mixture has ... multiply-accumulates"),
         (("time", *MODEL, "--runtime", "eager", "--page", "a4"), "--page applies only to models"),
         (("time", *MODEL, "--sliding-window", "0"), "is for known architectures"),
         (("time", "--hf-config", "small.json"), "which dsocr-analyze stages"),
@@ -667,6 +664,24 @@ def test_seconds_are_those_of_the_traced_records(capsys, tmp_path, small, comman
     ):
         seconds += passed.seconds
     assert 3 / entry["throughput"][0]["pages_per_second"] == pytest.approx(seconds, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("small", "message"),
+    [
+        (QWEN2_MOE, "model.layers.0 has 895,488 multiply-accumulates in the prefill pass, not the"),
+        (replace(QWEN2_VL, stages=re.sub(r".*\n.*vision.*\nprefixes.*", "", QWEN2_VL.stages)),
+         "visual.blocks.0 has "),
+        (MAMBA, "config.json lacks 'num_attention_heads', since serving engines are modelled for"),
+        (changed(LLAMA, hidden_act="gelu"), "'hidden_act' is 'gelu', and serving engines fuse"),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("files")
+def test_serving_is_refused_with_what_is_of_no_known_kind(capsys, small, message):
+    small.write(Path())
+    code, _, err = run(capsys, "time", "h100-sxm", *MODEL)
+    assert (code, err.count("\n"), message in err) == (2, 1, True), err
+    assert "use runtime eager" in err
 
 
 @pytest.mark.usefixtures("files")

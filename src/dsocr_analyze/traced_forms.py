@@ -18,7 +18,15 @@ from dsocr_analyze.architectures.ocr_family.served import Served
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import BytesAlive, Composition, MemoryFigures, StageFigures
-from dsocr_analyze.kernels import Attention, Gemm, Kernel, Work, merged, with_ancestors, work_by
+from dsocr_analyze.kernels import (
+    Attention,
+    Gemm,
+    Kernel,
+    Work,
+    merged,
+    total_work,
+    with_ancestors,
+)
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.trace.passes import PassTraces
@@ -64,8 +72,7 @@ def traced_model(
                 dtype=session.dtype.name,
                 trust_remote_code=True,  # its code has built a session already
             )
-        steps = replace(prompts, batch_size=1, max_new_tokens=max(2, longest))
-        served = TracedServed(TracedForms(session, steps))
+        served = TracedServed(TracedForms(session, replace(prompts, batch_size=1)))
         forms, dimensions, views = replace(forms, served=served), served.dimensions, served.inputs
     architecture.closed_forms = forms
     page = PageWorkload(
@@ -186,60 +193,68 @@ def _changed(one: Kernel, other: Kernel, times: int) -> Kernel:
 class TracedServed(Served):
     """The kernels that a serving engine launches for a described model.
 
-    Those of the decoder follow from the dimensions in its config, if each traced layer has the
-    products that these imply. Vision stages run as traced, but for what is fused there.
+    Those of the decoder follow from the sizes in its config, if they do the matrix work of every
+    layer that is traced. Vision stages run as traced, with PyTorch's fused attention if they can.
 
     Attributes:
         dimensions: Of the decoder alone.
         inputs: A prompt's inputs as a view of three values per pixel.
 
     Raises:
-        ConfigError: The decoder is of no known kind.
+        ConfigError: A part of the decoder is of no known kind.
     """
 
     def __init__(self, forms: TracedForms) -> None:
-        session, config = forms.session, cast("Any", forms.session.model.config)
         self.model: Any = forms
-        self.inputs = (ViewBatch(1, forms.inputs_bytes() // (3 * session.dtype.nbytes), 1),)
-        owned = session.own_params[session.architecture.stages[-2].name]
-        modules = {path.rpartition(".")[2] for path in owned}
-        c = DenseDecoder.from_config(
-            ConfigKeys(config.get_text_config(decoder=True).to_dict(), since=_KNOWN),
+        *vision, prefill, _ = forms.compose(None, cast("Any", forms.workload)).stages.values()
+        classes, dtype = forms.session.module_classes, forms.session.dtype
+        self.inputs = (ViewBatch(1, forms.inputs_bytes() // (3 * dtype.nbytes), 1),)
+        self._vision = {each.name: merged(_fused(each, classes)) for each in vision}
+        if vision:
+            self.notes = (
+                f"vision stages run as in transformers with {forms.session.loaded.attention}"
+                " attention, but each RMS norm, and equal attention of a call, as one kernel",
+            )
+        config = cast("Any", forms.session.model.config).get_text_config(decoder=True)
+        norms = {path.rpartition(".")[2] for path in prefill.own_params or ()}
+        decoder = DenseDecoder.from_config(
+            ConfigKeys(config.to_dict(), since=_KNOWN),
             is_tied=False,  # which no kernel depends on
-            head_norms="q_norm" in modules,
-            output_norms="post_mlp_layernorm" in modules,
+            head_norms="q_norm" in norms,
+            output_norms="post_mlp_layernorm" in norms,
         )
-        self.dimensions: Any = NeighbourDimensions(c, None)
-        self._check_layers(forms, c)
+        self.dimensions: Any = NeighbourDimensions(decoder, None)
+        self._check_layers(prefill, forms.workload.seq_len)
 
-    def _check_layers(self, forms: TracedForms, c: DenseDecoder) -> None:
-        """Raises ConfigError for a layer that does other matrix work in the last traced step."""
-        cached = forms.workload.seq_len + forms.workload.max_new_tokens - 2
-        step = forms.step_kernels(None, 1, cached)
-        works = work_by((each for each in step if "rotary" not in each.path), "path")
+    def _check_layers(self, prefill: StageFigures, T: int) -> None:
+        """Raises ConfigError if the kernels of T tokens do other matrix work than was traced."""
+        *layers, head, _, _ = self.prompt(T, T, 0, self.dimensions, BFLOAT16, 16)
+        number = self.dimensions.decoder.layers
+        expected = sum(each.total.macs for each in layers) // number
+        works = {path: work for path, work in prefill.own.items() if "rotary" not in path}
         found = {
             path: work.macs
             for path, work in with_ancestors(works).items()
             if _WHOLE_LAYER.fullmatch(path)
         }
-        *layers, _, _, _ = self.step(1, cached + 1, self.dimensions, BFLOAT16, 16)  # and no head
-        macs = sum(each.total.macs for each in layers) // c.layers
-        if [*found.values()] != [macs] * c.layers:
-            unlike = next((path for path in found if found[path] != macs), "the decoder")
+        if [*found.values()] != [expected] * number:
+            unlike = next((path for path in found if found[path] != expected), "the decoder")
             raise ConfigError(
-                f"{unlike} of {forms.session.architecture.title} has {found.get(unlike, 0):,}"
-                f" multiply-accumulates in a decode step, not the {macs:,} of its config: {_KNOWN}"
+                f"{unlike} has {found.get(unlike, 0):,} multiply-accumulates in the prefill pass,"
+                f" not the {expected:,} of its config: {_KNOWN}"
+            )
+        rest = total_work(works.values()).macs - sum(found.values())
+        if rest not in (head.work.macs, T * head.work.macs):
+            raise ConfigError(
+                f"stage {prefill.name!r} has {rest:,} multiply-accumulates beside its layers, and"
+                f" its head {head.work.macs:,}: give other modules a stage of their own, or use"
+                " runtime eager"
             )
 
     @cache  # noqa: B019  # a model lives as long as its predictions are made
     def views(self, *_: Any) -> dict[str, tuple[Kernel, ...]]:
         """Kernels of the vision stages on all inputs of a prompt, without paths."""
-        stages = self.model.compose(None, self.model.workload).stages
-        classes = self.model.session.module_classes
-        return {
-            name: merged(each.at("") for each in _fused(stages[name], classes))
-            for name in [*stages][:-2]
-        }
+        return self._vision
 
     def activation_bytes(self, *_: Any) -> int:
         """Peak of the traced prefill pass of a prompt, with its cache."""
@@ -247,16 +262,15 @@ class TracedServed(Served):
 
 
 def _fused(stage: StageFigures, classes: Mapping[str, str]) -> Iterator[Kernel]:
-    """A stage's kernels, with each RMS norm, and equal attention of a module's call, in one.
+    """A stage's kernels without paths; each norm, and equal attention of a call, is one.
 
     A mask that all heads share hides other sequences, which are skipped; others are biases.
     """
     for kernel in stage.kernels:
         is_norm, sizes = classes[kernel.path].endswith("RMSNorm"), kernel.dimensions
         if is_norm and kernel.operator == "mean":  # of squares in fp32
-            halved = kernel.work.bytes_read // 2
-            work = Work(bytes_read=halved, bytes_written=halved)
-            yield kernel._replace(operator="fused_rms_norm", work=work)
+            moved = Work(0, 0, 0, kernel.work.bytes_read // 2, kernel.work.bytes_read // 2)
+            yield kernel._replace(operator="fused_rms_norm", work=moved, path="")
         elif isinstance(sizes, Attention):
             many = max(1, kernel.calls // stage.module_calls[kernel.path])
             B, H, _, T, K, D, *_ = sizes
@@ -265,6 +279,7 @@ def _fused(stage: StageFigures, classes: Mapping[str, str]) -> Iterator[Kernel]:
                 dimensions=sizes._replace(batch=many * B, masked=mask >= H * T * K),
                 work=kernel.work.times(many),
                 calls=kernel.calls // many,
+                path="",
             )
         elif not is_norm or kernel.kind == "normalization":
-            yield kernel
+            yield kernel.at("")

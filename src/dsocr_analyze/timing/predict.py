@@ -125,6 +125,7 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
                 has_sam=timer.model.architecture.stages[0].name == "sam",
                 has_experts=c is None or c.decoder.n_routed_experts is not None,
             ),
+            *(() if timer.host.is_eager else timer.model.architecture.forms.served.notes),
             *served_notes(timer.model.architecture, timer.host.name, pages.kinds[0]),
             *notes_on_lent(device.gpu, total_duration(times.alone.stages.values()).kinds),
             *timer.correction.sentences(),

@@ -57,7 +57,13 @@ _BYTE: Final = Dtype("uint8", 1)
 
 
 class Served:
-    """The kernels that a serving engine launches for a relative."""
+    """The kernels that a serving engine launches for a relative.
+
+    Attributes:
+        notes: What is assumed of them besides.
+    """
+
+    notes: tuple[str, ...] = ()
 
     def __init__(self, model: OcrModel) -> None:
         self.model = model
