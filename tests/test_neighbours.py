@@ -378,7 +378,7 @@ def test_a_drawn_model_costs_what_transformers_runs(model, seed, tmp_path):
 @pytest.mark.parametrize("model", NEIGHBOURS, ids=BY_NAME)
 def test_a_published_config_costs_what_transformers_runs(model, batch, tmp_path):
     sides = PUBLISHED[model.name][:2]
-    config = {**model.config, "architectures": [model.transformers_class]}
+    config = {**model.config, "architectures": [model.model_class]}
     small = reading(model, config, *sides)
     tapes_beside_trace(model, small, sides, batch, BFLOAT16, tmp_path)
 

@@ -14,9 +14,8 @@ from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, 
 from dsocr_analyze.architectures.ocr_family.attention import (
     Pass,
     cached,
-    product,
+    eager_attention,
     rotated,
-    scores_of_later_tokens,
     swiglu,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import (
@@ -280,23 +279,11 @@ def _attention(
     if mask is None:  # in a serving engine, of which only memory is asked
         heads = fused_attention(t, "flash_attention", Attention(B, H, kv, T, K, D, D), q, k, v)
         return t.call("o_proj", linear, heads, n, H * D, c.hidden_size), k, v, None
-    keys, values, repeated = k, v, B * K * (H * D)
-    if H > kv > 1:  # `repeat_kv`; one for all heads is expanded in place
-        keys, values = (t.move("clone", each, n=repeated) for each in (k, v))
-    # Features of a head lie apart in a prompt, unless rotation has laid them out anew.
-    is_apart = B > 1 and H > 1 and not p.past and c.rotary != "neighbours"
-    shared = repeated if B > 1 and H > kv == 1 else None
-    if not p.past:
-        t.skippable(scores_of_later_tokens(t, p, H) * (2 * D))
-    scores = Gemm(B * H, T, K, D)
-    queries = n * (H * D) if is_apart else None
-    weights = t.map("mul", product(t, scores, q, keys, queries, shared))
-    weights = t.map("add", weights, mask)
-    weights = t.cast(t.softmax(weights, n * H, K), t.dtype)
-    heads = product(t, Gemm(B * H, T, D, K), weights, values, None, shared)
-    if H > 1 and T > 1:
-        heads = t.move("clone", heads)
-    del keys, values
+    heads, weights = eager_attention(
+        t, q, k, v, mask, p, c, keys_are_apart=False,
+        queries_are_apart=c.rotary != "neighbours",  # where rotation has laid them out anew
+        scaled="mul",
+    )  # fmt: skip
     out = t.call("o_proj", linear, heads, n, H * D, c.hidden_size)
     t.hold(q)
     return out, k, v, weights

@@ -58,12 +58,7 @@ def attention(
     if p.flash:
         heads, weights = flash_attention(t, q, k, v, p, c), None
     else:
-        keys, values = k, v
-        if c.heads > c.kv_heads > 1:  # `repeat_kv`; one for all heads is expanded in place
-            repeated = p.B * p.keys * (H * D)
-            keys, values = t.move("clone", k, n=repeated), t.move("clone", v, n=repeated)
-        heads, weights = _eager(t, q, keys, values, mask, p, c)
-        t.hold(keys, values)
+        heads, weights = eager_attention(t, q, k, v, mask, p, c, keys_are_apart=not p.past)
     out = t.call("o_proj", linear, heads, n, H * D, d, bias=c.attention_bias)
     t.hold(cos, sin, q, weights, *written)
     return out, k, v
@@ -85,7 +80,7 @@ def cached(
     )
 
 
-def _eager(
+def eager_attention(
     t: Tape,
     q: Operand,
     k: Operand,
@@ -93,21 +88,27 @@ def _eager(
     mask: Operand | None,
     p: Pass,
     c: DecoderDimensions,
+    *,
+    keys_are_apart: bool,
+    queries_are_apart: bool = True,
+    scaled: str = "div",
 ) -> tuple[Operand, Operand]:
     """`softmax(q k^T / sqrt(D) + mask) v`, `[B, T, H, D]`, and its weights.
 
     With several sequences and heads, a product first copies factors that are no batches of matrices
-    in memory: a prompt's, and a key shared by all heads.
+    in memory: a prompt's queries, keys if these `are_apart`, too, and a key shared by all heads.
     """
     B, T, K, H, kv, D = p.B, p.T, p.keys, c.heads, c.kv_heads, c.head_dim
-    is_prompt, is_apart, is_repeated = not p.past, H > 1 and B > 1, H > kv > 1
-    queries = B * T * (H * D) if is_apart and is_prompt else None
+    is_prompt, is_apart, repeated = not p.past, H > 1 and B > 1, B * K * (H * D)
+    queries = B * T * (H * D) if is_apart and is_prompt and queries_are_apart else None
     shared = None
-    if is_apart and not is_repeated and (is_prompt or kv != H):
-        shared = B * K * (H * D)
+    if H > kv > 1:  # `repeat_kv`; one for all heads is expanded in place
+        k, v = t.move("clone", k, n=repeated), t.move("clone", v, n=repeated)
+    elif is_apart and (keys_are_apart or kv != H):
+        shared = repeated
     if is_prompt:
         t.skippable(scores_of_later_tokens(t, p, H) * (2 * D))
-    weights = t.map("div", product(t, Gemm(B * H, T, K, D), q, k, queries, shared))
+    weights = t.map(scaled, product(t, Gemm(B * H, T, K, D), q, k, queries, shared))
     if mask is not None:
         weights = t.map("add", weights, mask)
     weights = t.cast(t.softmax(weights, p.tokens * H, K), t.dtype)
