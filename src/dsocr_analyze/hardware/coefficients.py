@@ -4,6 +4,8 @@ Shares are fractions of a datasheet peak: of products for full tiles on a busy c
 long streams. `_us` are microseconds.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias

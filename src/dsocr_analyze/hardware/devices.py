@@ -1,5 +1,7 @@
 """The GPU catalogue, `devices.toml`, and what a GPU lacks."""
 
+from __future__ import annotations
+
 import re
 import tomllib
 from collections.abc import Mapping
