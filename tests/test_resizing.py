@@ -5,7 +5,7 @@ import pytest
 import transformers
 from any_models import IS_5
 
-from dsocr_analyze.architectures.neighbours.processed_pages import NATIVE
+from dsocr_analyze.architectures.neighbours.neighbour import NATIVE
 from dsocr_analyze.architectures.neighbours.resizing import FixedView, LongestEdge, SmartResize
 from dsocr_analyze.errors import PageError
 

@@ -13,8 +13,11 @@ from dsocr_analyze.architectures.config_file import (
     Fixed,
     Harmless,
 )
-from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
-from dsocr_analyze.architectures.neighbours.processed_pages import ProcessedTensor
+from dsocr_analyze.architectures.neighbours.neighbour import (
+    ImageFeatures,
+    Neighbour,
+    ProcessedTensor,
+)
 from dsocr_analyze.architectures.neighbours.resizing import FixedView, ResizeRule
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,

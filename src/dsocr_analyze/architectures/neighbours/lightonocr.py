@@ -13,8 +13,8 @@ from dsocr_analyze.architectures.neighbours.neighbour import (
     ImageFeatures,
     Neighbour,
     NeighbourDimensions,
+    ProcessedTensor,
 )
-from dsocr_analyze.architectures.neighbours.processed_pages import ProcessedTensor
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
     LARGEST_PATCH,

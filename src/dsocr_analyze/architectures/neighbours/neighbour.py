@@ -1,26 +1,24 @@
-"""A neighbour of DeepSeek-OCR: its dimensions, and its passes on tapes.
+"""A neighbour of DeepSeek-OCR: its dimensions, its pages, and its passes on tapes.
 
 A page is one image; its tokens take their places in the prompt of a dense decoder, whose head sees
 the last position. Like `generate` of transformers 5.23, a pass encodes images first, and keeps what
 its encoder returns and all positions until it ends.
 """
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
 from dsocr_analyze.architectures.config_file import USED, Config, ConfigKeys, Harmless, KeyRule
 from dsocr_analyze.architectures.neighbours.config_keys import key_table
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, decoder, lm_head
-from dsocr_analyze.architectures.neighbours.processed_pages import (
-    ProcessedPages,
-    ProcessedTensor,
-    in_patches,
-)
 from dsocr_analyze.architectures.neighbours.resizing import RULES, ResizeRule
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
@@ -33,14 +31,19 @@ from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache, OcrModel
 from dsocr_analyze.architectures.ocr_family.passes import DECODE
+from dsocr_analyze.architectures.planning import checked_page, prompt_text
+from dsocr_analyze.architectures.prompt import Prompt
 from dsocr_analyze.architectures.stages import PREFILL_STAGE, StageScope
-from dsocr_analyze.dtypes import BOOL, INT64
-from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.dtypes import BOOL, INT32, INT64, Dtype
+from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.kernels import Rows
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import embedding
 from dsocr_analyze.toml_table import read_toml
-from dsocr_analyze.workload import PageWorkload, ViewBatch
+from dsocr_analyze.workload import BOUNDS, Mode, PageWorkload, ViewBatch, check_count
+
+if TYPE_CHECKING:
+    import torch
 
 # --- what a neighbour is ---------------------------------------------------------------------
 
@@ -98,7 +101,28 @@ class HeldPrompt:
     masks: tuple[Operand, ...] = ()
 
 
-class Neighbour(ProcessedPages, OcrModel):
+NATIVE: Final = Mode("native", 0, 0, crop_mode=False)
+"""The only mode: the processor chooses the sides."""
+
+_BEFORE: Final = 4
+"""Tokens before the image at most; no figure depends on it."""
+
+
+class ProcessedTensor(NamedTuple):
+    """What the processor makes of one page, for an argument of forward.
+
+    Attributes:
+        shape: Along its first dimension, pages of a batch follow each other.
+        dtype: None for that of the model.
+        values: In a row; None for pixels.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Dtype | None = None
+    values: tuple[int, ...] | None = None
+
+
+class Neighbour(Architecture, OcrModel):
     """A neighbour of DeepSeek-OCR; its own class says what distinguishes it.
 
     Args:
@@ -109,6 +133,7 @@ class Neighbour(ProcessedPages, OcrModel):
         vendor_classes: Its names in `architectures`; the first is the one that builds it.
         model_types: Used if no class is named.
         source: Where the built-in config is from.
+        usual_page: How pages are usually rendered for it, in words.
         options: Of its decoder, as `DenseDecoder.read` takes them.
         vision_keys: Those with the layers, the heads and the width of the MLP of `vision_config`.
         is_tied: Whether the head has the embeddings' weights where a file does not say so.
@@ -130,6 +155,10 @@ class Neighbour(ProcessedPages, OcrModel):
     has_videos: ClassVar[bool] = False
     returns_features: ClassVar[bool] = False
     own_keys: ClassVar[Rules] = {}
+    modes: Mapping[str, Mode] = {NATIVE.name: NATIVE}
+    default_mode = NATIVE.name
+    generate = Prompt(0, "input_ids", 0, without=("position_ids",))
+    is_of_transformers = True
     packs_pages = True
     is_head_last = True
     fuses_views = True
@@ -202,8 +231,8 @@ class Neighbour(ProcessedPages, OcrModel):
 
     def notes_of(self, workload: PageWorkload) -> list[str]:
         """Notes for a reader of a workload's figures, one line each."""
-        origin = [f"{self.title}'s config: {self.source}"] if self.is_built_in else []
-        return [*super().notes_of(workload), *origin]
+        usual = f"pages are usually rendered for {self.title} {self.usual_page}"
+        return [usual, *([f"{self.title}'s config: {self.source}"] if self.is_built_in else [])]
 
     def check_flash(self, dimensions: NeighbourDimensions) -> None:
         """Raises ConfigError, since only eager attention is modelled."""
@@ -299,7 +328,64 @@ class Neighbour(ProcessedPages, OcrModel):
         seen.deepstack = tuple(map(t.cat, seen.features.deepstack))
         return embeds
 
-    # --- pages
+    # --- pages, each in one view, whose sides the model's processor chooses
+
+    def plan(
+        self,
+        *,
+        page: tuple[int, int],
+        base_size: int | None = None,
+        image_size: int | None = None,
+        crop_mode: bool | None = None,
+        text_tokens: int | None = None,
+        seq_len: int | None = None,
+        batch_size: int = 1,
+        max_new_tokens: int = 1024,
+        prompt_pages: int = 1,
+    ) -> PageWorkload:
+        """What the processor makes of a page; the rest is as of `plan_workload`."""
+        page = checked_page(page)
+        for name, value in (
+            ("base_size", base_size),
+            ("image_size", image_size),
+            ("crop_mode", crop_mode),
+            ("prompt_pages", None if prompt_pages == 1 else prompt_pages),
+        ):
+            if value:
+                raise WorkloadError(
+                    f"{name} {value!r} is not supported: {self.title}'s processor makes one view of"
+                    f" every page, in sides of its own; leave {name} out",
+                    arguments=[name],
+                )
+        for name, count in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
+            check_count(name, count, *BOUNDS[name])
+        columns, rows = self.page_rule.grid(*page)
+        text = prompt_text(text_tokens, seq_len, columns * rows, self.text_tokens)
+        return self.in_grid((columns, rows), page, text, batch_size, max_new_tokens)
+
+    def in_grid(
+        self,
+        grid: tuple[int, int],
+        page: tuple[int, int],
+        text_tokens: int,
+        batch_size: int,
+        max_new_tokens: int,
+    ) -> PageWorkload:
+        """A page that is seen in so many columns and rows of tokens."""
+        columns, rows = grid
+        width, height = (each * self.page_rule.factor for each in grid)
+        return PageWorkload(
+            page=page,
+            base_size=0,
+            image_size=0,
+            crop_mode=False,
+            grid=grid,
+            views=(ViewBatch(1, width, None if width == height else height),),
+            visual_tokens=columns * rows,
+            text_tokens=text_tokens,
+            batch_size=batch_size,
+            max_new_tokens=max_new_tokens,
+        )
 
     def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
         """What the processor makes of a page: by default, flat patches of all frames."""
@@ -315,6 +401,32 @@ class Neighbour(ProcessedPages, OcrModel):
         """The grid, the text tokens and the batch: all pages of a batch are encoded at once."""
         _, _, _, columns, rows, text_tokens, batch = sizes
         return columns, rows, text_tokens, batch
+
+    def prefill_inputs(
+        self, device: torch.device, dtype: torch.dtype, workload: PageWorkload
+    ) -> ForwardInputs:
+        """Keyword arguments of `generate` for a batch."""
+        import torch
+
+        batch, start = workload.batch_size, min(_BEFORE, workload.text_tokens)
+        ids = torch.zeros(batch, workload.seq_len, dtype=torch.int64, device=device)
+        ids[:, start : start + workload.visual_tokens] = self.image_token
+        given: ForwardInputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        for name, (shape, kind, values) in self.inputs(workload).items():
+            own = dtype if kind is None else getattr(torch, kind.name)
+            if values is None:
+                made = torch.full(shape, 0.5, dtype=own, device=device)
+            else:
+                made = torch.tensor(values, dtype=own, device=device).reshape(shape)
+            given[name] = made.repeat(batch, *[1] * (len(shape) - 1))
+        return given
+
+    def inputs_bytes(self, workload: PageWorkload, dtype: Dtype) -> int:
+        """Bytes of token ids, their mask, and what the processor makes of the pages."""
+        nbytes = 2 * workload.seq_len * INT64.nbytes
+        for shape, kind, _ in self.inputs(workload).values():
+            nbytes += prod(shape) * (kind or dtype).nbytes
+        return workload.batch_size * nbytes
 
 
 # --- parts of passes -------------------------------------------------------------------------
@@ -344,3 +456,22 @@ def _step_positions(t: Tape, p: Pass) -> Operand:
     position = t.move("transfer", position, n=3 * p.B)
     delta = t.move("clone", t.input(p.B, INT64))
     return t.map("add", position, delta)
+
+
+def in_patches(
+    workload: PageWorkload, patch_size: int, shape: tuple[int, ...]
+) -> Mapping[str, ProcessedTensor]:
+    """A page in patches of a shape each, its grid of them, and which tokens are the image's.
+
+    Source: `Qwen2VLImageProcessor` and its likes.
+    """
+    width, height = workload.global_view.sides
+    rows, columns = height // patch_size, width // patch_size
+    before = min(_BEFORE, workload.text_tokens)
+    after = workload.text_tokens - before
+    kinds = (*[0] * before, *[1] * workload.visual_tokens, *[0] * after)
+    return {
+        "pixel_values": ProcessedTensor((rows * columns, *shape)),
+        "image_grid_thw": ProcessedTensor((1, 3), INT64, (1, rows, columns)),
+        "mm_token_type_ids": ProcessedTensor((1, workload.seq_len), INT32, kinds),
+    }

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Final
 from dsocr_analyze.architectures.config_file import ConfigKeys
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
-    INT32,
     ImageGrid,
     Runs,
     VisionTransformer,
@@ -25,7 +24,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
 )
 from dsocr_analyze.architectures.ocr_family.attention import swiglu
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
-from dsocr_analyze.dtypes import BOOL, INT64
+from dsocr_analyze.dtypes import BOOL, INT32, INT64
 from dsocr_analyze.kernels import Elements, Rows, Work
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import rms_norm

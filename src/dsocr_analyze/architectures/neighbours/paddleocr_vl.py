@@ -9,8 +9,12 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.config_file import ConfigKeys, Harmless
-from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
-from dsocr_analyze.architectures.neighbours.processed_pages import ProcessedTensor, in_patches
+from dsocr_analyze.architectures.neighbours.neighbour import (
+    ImageFeatures,
+    Neighbour,
+    ProcessedTensor,
+    in_patches,
+)
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
     ImageGrid,

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.attention import rotated
-from dsocr_analyze.dtypes import FLOAT32, INT64, Dtype
+from dsocr_analyze.dtypes import FLOAT32, INT32, INT64
 from dsocr_analyze.kernels import Attention, Convolution, Gemm, Rows
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import (
@@ -28,7 +28,6 @@ from dsocr_analyze.tape.modules import (
     rms_norm,
 )
 
-INT32: Final = Dtype("int32", 4)
 CHANNELS: Final = 3
 LARGEST_PATCH: Final = 1024
 """Most pixels per side of a patch, and most patches per side of a visual token."""
