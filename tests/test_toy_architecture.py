@@ -90,10 +90,10 @@ class ToyOCRForCausalLM(DeepseekOCRForCausalLM):
 
 
 def read(config):
-    found = dimensions.ModelDimensions(
+    found = dimensions.RelativeDimensions(
+        dimensions.DecoderDimensions.from_config(config),
         dimensions.SamDimensions.from_config(config),
         dimensions.ProjectorDimensions.from_config(config),
-        dimensions.DecoderDimensions.from_config(config),
     )
     channels = found.sam.downsample_channels[-1]
     dimensions.check_projector(found.projector, channels, "SAM's last", found.decoder)

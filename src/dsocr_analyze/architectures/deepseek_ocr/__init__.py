@@ -22,8 +22,8 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     LARGEST_IMAGE,
     DecoderDimensions,
-    ModelDimensions,
     ProjectorDimensions,
+    RelativeDimensions,
     SamDimensions,
     check_projector,
 )
@@ -150,7 +150,7 @@ class ClipDimensions:
 
 
 @dataclass(frozen=True, slots=True)
-class ClipModelDimensions(ModelDimensions):
+class ClipModelDimensions(RelativeDimensions):
     """Every dimension of a model with SAM and CLIP."""
 
     clip: ClipDimensions

@@ -29,8 +29,8 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     DecoderDimensions,
-    ModelDimensions,
     ProjectorDimensions,
+    RelativeDimensions,
     SamDimensions,
     check_projector,
 )
@@ -202,7 +202,7 @@ class EncoderDimensions:
 
 
 @dataclass(frozen=True, slots=True)
-class OCR2Dimensions(ModelDimensions):
+class OCR2Dimensions(RelativeDimensions):
     """Every dimension of one model; SAM's last convolution has the Qwen2 encoder's width."""
 
     encoder: EncoderDimensions

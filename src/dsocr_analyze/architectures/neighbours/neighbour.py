@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
 
 from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
 from dsocr_analyze.architectures.config_file import USED, Config, ConfigKeys, Harmless, KeyRule
@@ -29,6 +29,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache, OcrModel
 from dsocr_analyze.architectures.ocr_family.passes import DECODE
 from dsocr_analyze.architectures.planning import checked_page, prompt_text
@@ -49,20 +50,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class NeighbourDimensions:
-    """The dimensions of a model."""
+class NeighbourDimensions(ModelDimensions):
+    """The dimensions of a neighbour."""
 
     decoder: DenseDecoder
     vision: VisionTransformer
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes on the model's figures."""
-        return ()
-
-    def step_cuts(self, seq_len: int) -> tuple[int, ...]:
-        """Decode steps from which the work changes in kind: none."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +190,7 @@ class Neighbour(Architecture, OcrModel):
     @cached_property
     def dimensions(self) -> NeighbourDimensions:
         """Those of its config; raises ConfigError."""
-        read: Any = self.forms.dimensions(self.config)
-        found: NeighbourDimensions = read
-        return found
+        return cast("NeighbourDimensions", self.forms.dimensions(self.config))
 
     @cached_property
     def page_rule(self) -> ResizeRule:

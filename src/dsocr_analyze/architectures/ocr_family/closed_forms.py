@@ -91,10 +91,8 @@ class ClosedForms:
         """
         for message, _ in findings_of(config, self.model.config_table, code).refusals:
             raise ConfigError(message)
-        found: ModelDimensions
         if code != "published":
-            found = self.model.read_dimensions(config)
-            return found
+            return self.model.read_dimensions(config)
         built = self.model.config_table.built
         width = built["projector_config"]["n_embed"]
         if config.get("hidden_size") != width:
@@ -102,8 +100,7 @@ class ClosedForms:
                 "hidden_size",
                 f"{width}, the width for which the directory's code builds its projector",
             )
-        found = self.model.read_dimensions({**config, **built})
-        return found
+        return self.model.read_dimensions({**config, **built})
 
     def parameter_count(self, dimensions: ModelDimensions) -> int:
         """Parameters of the whole model."""

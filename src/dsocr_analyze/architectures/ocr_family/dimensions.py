@@ -424,10 +424,8 @@ def _expert_groups(keys: ConfigKeys, method: str, experts: int) -> tuple[int, in
 
 @dataclass(frozen=True, slots=True)
 class ModelDimensions:
-    """The dimensions common to all relatives."""
+    """What the dimensions of every model have."""
 
-    sam: SamDimensions
-    projector: ProjectorDimensions
     decoder: DecoderDimensions
 
     @property
@@ -455,6 +453,14 @@ class ModelDimensions:
         if decoder.sliding_window is not None:
             cuts.append(decoder.sliding_window)
         return tuple(sorted(cuts))
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeDimensions(ModelDimensions):
+    """The dimensions common to all relatives."""
+
+    sam: SamDimensions
+    projector: ProjectorDimensions
 
 
 def check_projector(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from dsocr_analyze.architectures.config_file import Config, KeyTable
 from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.stages import (
     DECODE_STAGE,
     PREFILL_STAGE,
@@ -52,11 +53,8 @@ class OcrModel(ABC):
     fuses_views: ClassVar[bool] = False
 
     @abstractmethod
-    def read_dimensions(self, config: Config) -> Any:
-        """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys.
-
-        They have what `ModelDimensions` has but the parts of a relative's encoder.
-        """
+    def read_dimensions(self, config: Config) -> ModelDimensions:
+        """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
 
     def check_flash(self, dimensions: Any) -> None:  # noqa: B027  # most have it
         """Raises ConfigError if the model's code has no FlashAttention."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, decoder, lm_head
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache, OcrModel
 from dsocr_analyze.architectures.stages import DECODE_STAGE, PREFILL_STAGE, StageScope
 from dsocr_analyze.architectures.views import CropRule
@@ -123,7 +123,7 @@ class Relative(OcrModel):
         """Tokens of a page, by sizes as of a `PageWorkload`."""
 
     def whole_model(
-        self, t: Tape, c: ModelDimensions, p: Pass, page: PageWorkload | None
+        self, t: Tape, c: RelativeDimensions, p: Pass, page: PageWorkload | None
     ) -> list[LayerCache]:
         """A prefill pass over prompts with a page, or a decode step without: the cache by layer."""
         hidden, cache = t.call("model", _model, self, c, p, page)
@@ -133,7 +133,7 @@ class Relative(OcrModel):
         return cache
 
     def embedded_page(
-        self, t: Tape, c: ModelDimensions, p: Pass, page: PageWorkload | None
+        self, t: Tape, c: RelativeDimensions, p: Pass, page: PageWorkload | None
     ) -> tuple[Operand, HeldPages]:
         """Embeddings `[B, T, d]` with visual tokens, and what is held of the pages."""
         d, seen = c.decoder.hidden_size, HeldPages()
@@ -151,7 +151,7 @@ class Relative(OcrModel):
             t.move("masked_scatter", sequence, seen.tokens, mask, into=embeds)
         return embeds, seen
 
-    def served_views(self, t: Tape, view: ViewBatch, c: ModelDimensions) -> None:
+    def served_views(self, t: Tape, view: ViewBatch, c: RelativeDimensions) -> None:
         """The vision stages in one call, as a serving engine runs them."""
         features = ViewFeatures()
         t.call("model", self.encode, features, pixels_of(t, view), view, c, is_served=True)
@@ -202,7 +202,7 @@ class Relative(OcrModel):
             page += _CHANNELS * workload.base_size**2 * FLOAT32.nbytes
         return workload.batch_size * (page + pages * len(workload.grid) * INT64.nbytes)
 
-    def repeats(self, dimensions: ModelDimensions) -> Callable[[str], str | None]:
+    def repeats(self, dimensions: RelativeDimensions) -> Callable[[str], str | None]:
         """Maps the path of a module to a name that it shares with those that are alike.
 
         These do the same work on equal arguments, in the reference and in the published files:
@@ -236,7 +236,7 @@ class Relative(OcrModel):
 
 
 def classified(
-    t: Tape, model: Relative, c: ModelDimensions, p: Pass, labels: Size
+    t: Tape, model: Relative, c: RelativeDimensions, p: Pass, labels: Size
 ) -> tuple[None, list[LayerCache]]:
     """The decoder with a linear map of every token; the last token's labels are taken.
 
@@ -250,7 +250,7 @@ def classified(
 
 
 def _model(
-    t: Tape, model: Relative, c: ModelDimensions, p: Pass, page: PageWorkload | None
+    t: Tape, model: Relative, c: RelativeDimensions, p: Pass, page: PageWorkload | None
 ) -> tuple[Operand, list[LayerCache]]:
     """The model without its head: normed features `[B, T, d]`, and the cache by layer."""
     embeds, seen = model.embedded_page(t, c, p, page)
@@ -265,7 +265,7 @@ def pixels_of(t: Tape, view: ViewBatch, pages: int = 1) -> Operand:
 
 
 def _visual_tokens(
-    t: Tape, model: Relative, c: ModelDimensions, seen: HeldPages, w: PageWorkload
+    t: Tape, model: Relative, c: RelativeDimensions, seen: HeldPages, w: PageWorkload
 ) -> Operand:
     """Tokens `[tokens, d]` of a prompt's pages: local views, global view, separator."""
     if w.local_views is None:
