@@ -44,7 +44,7 @@ def swept_seconds() -> float:
     model = published_model()
     architecture = model.architecture
     setting = Setting(architecture.modes[architecture.default_mode], BFLOAT16)
-    page_rule = architecture.forms.page_rule
+    page_rule = architecture.forms.model.page_rule
     start = time.process_time()
     for first in range(0, workloads, CHUNK):
         part = slice(first, first + CHUNK)

@@ -39,7 +39,7 @@ def main() -> int:
     session = DeepSeekOCRSession.from_local()
     model, architecture = session.loaded, session.architecture
     workload = session.plan(page=PAGE)
-    alike = architecture.forms.repeats(architecture.forms.dimensions(model.directory.config))
+    alike = architecture.forms.model.repeats(architecture.forms.dimensions(model.directory.config))
 
     def bare() -> object:
         with running(model.device):

@@ -530,8 +530,8 @@ def _totals(case: Case) -> Value:
     whole = workload.base_size if workload.crop_mode else workload.image_size
     columns, rows = workload.grid
     sides = np.arange(60, 6000, 450)
-    codes = forms.page_rule.codes(np.repeat(sides, 3), np.tile([300, 1300, 4000], len(sides)))
-    grids = forms.page_rule.columns_and_rows(codes) if workload.crop_mode else (columns, rows)
+    codes = forms.model.page_rule.codes(np.repeat(sides, 3), np.tile([300, 1300, 4000], len(sides)))
+    grids = forms.model.page_rule.columns_and_rows(codes) if workload.crop_mode else (columns, rows)
     number = np.arange(len(codes))
     sizes = {
         "base_size": workload.base_size,

@@ -130,7 +130,7 @@ def test_cache_batch_and_peak_that_differ(page, changed, said):
 
 
 def test_operators_not_modelled_are_listed_with_their_share(page):
-    entry = DEFAULT.forms.not_modelled[0]
+    entry = DEFAULT.forms.model.not_modelled[0]
     path, work = "model.layers.1.self_attn.rotary_emb", Work(0, 3, 0, 16, 8)
     more = (
         Kernel("elementwise", operator, Elements(1), "int64", "int64", work, path=path)

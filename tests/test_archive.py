@@ -267,7 +267,7 @@ def test_the_largest_lengths_are_told_apart_beside_any_grid(tmp_path):
     columns = dict(zip(COLUMNS, ([9] * 5, [9] * 5, lengths, lengths[::-1]), strict=True))
     _, totals = added_up(written(tmp_path / "pages.parquet", columns), "tiny")
     assert totals.new_tokens == totals.prompt_tokens - 5 * 73 == sum(lengths)
-    most = max(architecture.forms.page_rule.count for architecture in FAMILY.values())
+    most = max(architecture.forms.model.page_rule.count for architecture in FAMILY.values())
     assert (most - 1).bit_length() + 2 * LARGEST_COUNT.bit_length() <= 63
 
 

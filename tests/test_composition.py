@@ -546,8 +546,8 @@ def test_page_rule(architecture, file, grids):
     assert len(rows) >= 100
     for width, height, columns, down in rows.tolist():
         assert architecture.plan(page=(width, height)).grid == (columns, down)
-    codes = architecture.forms.page_rule.codes(rows[:, 0], rows[:, 1])
-    found = np.stack(architecture.forms.page_rule.columns_and_rows(codes), 1)
+    codes = architecture.forms.model.page_rule.codes(rows[:, 0], rows[:, 1])
+    found = np.stack(architecture.forms.model.page_rule.columns_and_rows(codes), 1)
     assert np.array_equal(found, rows[:, 2:])
     found = {architecture.plan(page=(64 * w, 64 * h)).grid for w in range(10, 200, 3)
              for h in range(10, 200, 7)}  # fmt: skip
@@ -563,11 +563,11 @@ SIDES = st.one_of(st.integers(1, 6000), st.sampled_from([640, 641, 768, 769, 128
 @given(pages=st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=100))
 def test_grids_of_many_pages_are_those_of_each(architecture, pages):
     sides = np.array(pages, np.int64)
-    codes = architecture.forms.page_rule.codes(sides[:, 0], sides[:, 1])
-    columns, rows = architecture.forms.page_rule.columns_and_rows(codes)
+    codes = architecture.forms.model.page_rule.codes(sides[:, 0], sides[:, 1])
+    columns, rows = architecture.forms.model.page_rule.columns_and_rows(codes)
     found = list(zip(columns.tolist(), rows.tolist(), strict=True))
     assert found == [architecture.plan(page=page).grid for page in pages]
-    assert codes.max() < architecture.forms.page_rule.count
+    assert codes.max() < architecture.forms.model.page_rule.count
 
 
 @pytest.mark.parametrize("side", range(2, 6))

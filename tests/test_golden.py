@@ -41,7 +41,7 @@ def traced(model, workload, **options):
 
 
 def repeats_of(model):
-    return DEFAULT.forms.repeats(DEFAULT.forms.dimensions(model.directory.config))
+    return DEFAULT.forms.model.repeats(DEFAULT.forms.dimensions(model.directory.config))
 
 
 def stages_of(traces, architecture) -> dict[str, figures.StageFigures]:

@@ -966,7 +966,7 @@ def check(directory, pages, *, flash=False, arch=DEFAULT, steps=range(2)):
     for page in pages:
         full, folded = (
             trace_passes(model, arch.plan(**page), arch, step_numbers=steps, repeats=repeats)
-            for repeats in (None, arch.forms.repeats(dimensions))
+            for repeats in (None, arch.forms.model.repeats(dimensions))
         )
         assert folded.kv_cache_bytes == full.kv_cache_bytes
         for one, other in zip(
@@ -1009,7 +1009,7 @@ def test_alike_modules_of_the_published_files_do_alike(name, flash):
 
 def test_alike_modules_share_a_name():
     directory = directory_with(num_hidden_layers=4, **CONFIGS["every second layer MoE"])
-    name = DEFAULT.forms.repeats(DEFAULT.forms.dimensions(directory.config))
+    name = DEFAULT.forms.model.repeats(DEFAULT.forms.dimensions(directory.config))
     sam, clip, layers = "model.sam_model.blocks", "model.vision_model.transformer", "model.layers"
     for one, same, other in (
         (f"{sam}.0", f"{sam}.1", f"{sam}.2"),

@@ -61,7 +61,7 @@ LONGEST_EDGES = (
 )  # fmt: skip
 def test_grids_worked_out_by_hand(rule, page, grid):
     assert rule.grid(*page) == grid
-    assert rule.sides(*page) == (grid[0] * rule.factor, grid[1] * rule.factor)
+    assert rule.sides_of_pages(*page).tolist() == [each * rule.factor for each in grid]
 
 
 def test_pixels_of_a_resize_are_those_of_the_image_sent_both_passes_and_the_view():

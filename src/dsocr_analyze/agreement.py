@@ -130,7 +130,7 @@ def compare(
     not_modelled: list[NotModelled] = []
     shares: dict[str, LeftOutShare] = {}
     for name, stage in traced.stages.items():
-        modelled, left_out = _modelled(stage, architecture.forms.not_modelled)
+        modelled, left_out = _modelled(stage, architecture.forms.model.not_modelled)
         closed = dict(analytic.stages[name].own)
         if architecture.routed_expert is not None:
             _join_experts(modelled, closed, architecture.routed_expert, expert_weights_bytes)

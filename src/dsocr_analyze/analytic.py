@@ -69,6 +69,6 @@ def page_figures(
             "the analytic engine evaluated closed forms; nothing was run",
             *directory.assumptions,
             *filter(None, [directory.untraceable]),
-            *map("not modelled: {0.reason}".format, architecture.forms.not_modelled),
+            *map("not modelled: {0.reason}".format, architecture.forms.model.not_modelled),
         ),
     )

@@ -235,7 +235,7 @@ class DeepSeekOCRSession:
             self.loaded,
             workload,
             self.architecture,
-            repeats=None if sizes is None else self.architecture.forms.repeats(sizes),
+            repeats=None if sizes is None else self.architecture.forms.model.repeats(sizes),
             on_progress=on_progress,
         )
         routed_expert = self.architecture.routed_expert

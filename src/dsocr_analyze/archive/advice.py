@@ -194,7 +194,7 @@ def _of_mode(
     )
     longest = max(by_text, key=lambda text: text.text_tokens) if by_text else costed(asked, 0)
     workload = replace(workload, max_new_tokens=longest.max_new_tokens)
-    shown = architecture.forms.page_rule.page_in_views(workload)
+    shown = architecture.forms.model.page_rule.page_in_views(workload)
     scales = [tuple(map(Fraction, each.content, workload.page)) for each in shown]
     scale = min(Fraction(1), max(map(min, scales)))
     seen = tuple(

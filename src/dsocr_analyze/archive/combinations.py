@@ -78,7 +78,7 @@ class Sweep:
             raise WorkloadError(
                 f"the sweep has {self.rows} rows; give shorter ranges, for at most {_MOST_ROWS}"
             )
-        rule = model.architecture.forms.page_rule
+        rule = model.architecture.forms.model.page_rule
         for page in np.flatnonzero(rule.codes(*self.pages) == 0)[:1]:
             rule.grid(*self.pages[:, page].tolist())  # raises
         modes = [max(self.modes, key=attrgetter(side)) for side in ("image_size", "base_size")]
@@ -122,7 +122,7 @@ class Sweep:
         # Pages vary slowest: an Arrow batch has few distinct ones, and they are contiguous.
         sizes, page = self.pages[:, page[0] : page[-1] + 1], page - page[0]
         numbers = [axis[place] for axis, place in zip(self.lengths.values(), places, strict=True)]
-        grids = model.architecture.forms.page_rule.codes(*sizes)[page]
+        grids = model.architecture.forms.model.page_rule.codes(*sizes)[page]
         return evaluate.Workloads(grids, *numbers), sizes[:, page]
 
 

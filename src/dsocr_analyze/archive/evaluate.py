@@ -91,7 +91,7 @@ def _columns_and_rows(
     """Columns and rows of a page's grid; 1 and 1 if it is the same for all pages."""
     if not setting.mode.follows_pages:
         return 1, 1
-    return model.architecture.forms.page_rule.columns_and_rows(workloads.grids)
+    return model.architecture.forms.model.page_rule.columns_and_rows(workloads.grids)
 
 
 @cache

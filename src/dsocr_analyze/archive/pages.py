@@ -306,7 +306,7 @@ def count_pages(
     planned = PageRequest(
         architecture=model.architecture, text_tokens=text_tokens, max_new_tokens=max_new_tokens
     ).workload_of_page
-    rule = model.architecture.forms.page_rule
+    rule = model.architecture.forms.model.page_rule
     values, faults = _read_rows(batch, rule)
     workloads = Workloads(
         rule.codes(values["width"], values["height"]),

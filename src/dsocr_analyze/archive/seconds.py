@@ -165,7 +165,7 @@ class ArchiveTimer:
         self._model, self._job = model, requested.job
         self._timed = [_Timed(*each) for each in requested.timers(model, settings)]
         self._modes = list(dict.fromkeys(each.mode for each in settings))
-        self._sizes = np.ones((2, model.architecture.forms.page_rule.count), np.int64)
+        self._sizes = np.ones((2, model.architecture.forms.model.page_rule.count), np.int64)
 
     def amounts(self, pages: Pages) -> Floats:
         """CPU seconds of each page in each mode, `[modes, n]`.

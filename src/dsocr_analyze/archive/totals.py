@@ -115,7 +115,7 @@ def add_up(
     Pages with equal prompts run in batches of `batch_size`, the last of each prompt in a smaller
     one; seconds do not depend on that. Raises what reading `batches` and the timer do.
     """
-    grids: Any = model.architecture.forms.page_rule
+    grids: Any = model.architecture.forms.model.page_rule
     are_cut = any(setting.mode.crop_mode for setting in settings)
     totals = [_Totals(model, setting) for setting in settings]
     malformed: list[MalformedRows] = []

@@ -130,7 +130,7 @@ def measurement(
         is_known = architecture.closed_forms is not None
         if is_known and isinstance(workload, PageWorkload) and workload.image_size:
             announce("preprocessing")
-            content = architecture.forms.page_rule.page_in_views(workload)[-1].content
+            content = architecture.forms.model.page_rule.page_in_views(workload)[-1].content
             prepared = compared(
                 passes.measured_preprocessing(workload, content, protocol.repeats),
                 assumptions.estimated_preprocessing(architecture, workload),

@@ -88,7 +88,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None) -> None:
     def passing() -> Iterator[pages.Pages]:
         """The pages; their rows are written before, and counted as done after."""
         done = 0
-        for some in pages.read_pages(listed.batches, architecture.forms.page_rule, **lengths):
+        for some in pages.read_pages(listed.batches, architecture.forms.model.page_rule, **lengths):
             if writer is not None:
                 for each in settings:
                     writer.write(some.table(asked, each))

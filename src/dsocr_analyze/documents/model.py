@@ -213,7 +213,7 @@ class DocumentedModel:
             self.workload,
             self.architecture,
             step_numbers=tuple(self.step_numbers.values()),
-            repeats=self.architecture.forms.repeats(self.dimensions),
+            repeats=self.architecture.forms.model.repeats(self.dimensions),
             recorder_type=passes.CallRecorder,
         )
 
@@ -313,7 +313,7 @@ class DocumentedModel:
                     "use_cache": True,
                 }
             )
-        repeats = None if changed else self.architecture.forms.repeats(self.dimensions)
+        repeats = None if changed else self.architecture.forms.model.repeats(self.dimensions)
         traces = passes.trace_calls(decoder, _META, inputs, repeats)
         c = dimensions.DecoderDimensions.from_config(self.directory.config | changed)
         return tuple(

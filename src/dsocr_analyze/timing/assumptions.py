@@ -148,7 +148,7 @@ def estimated_preprocessing(
 
     With a host, all that it does before the engine has the page: it decodes it, too.
     """
-    rule, pages = architecture.forms.page_rule, workload.prompt_pages
+    rule, pages = architecture.forms.model.page_rule, workload.prompt_pages
     work = rule.pixel_work(workload, *workload.page, *workload.grid)
     return float(_seconds_of(PixelWork(*np.multiply(pages, work)), host))
 
@@ -224,7 +224,7 @@ class Assumptions:
         """The same of each page, in one mode; sizes in pixels, `[n]`."""
         if self.preprocess_seconds is not None:
             return np.full(len(widths), self.preprocess_seconds)
-        rule = architecture.forms.page_rule
+        rule = architecture.forms.model.page_rule
         grids = rule.columns_and_rows(rule.codes(widths, heights))
         return _seconds_of(rule.pixel_work(mode, widths, heights, *grids), self.host)
 

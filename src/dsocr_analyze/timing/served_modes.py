@@ -48,7 +48,7 @@ def served_notes(
     names = dict(zip(map(_SIZES, modes.values()), modes, strict=True))
     for each in priced if modes else ():
         mode = names.get(_SIZES(each), "other sizes")
-        views[mode] = architecture.forms.page_rule.most_views * each.crop_mode
+        views[mode] = architecture.forms.model.page_rule.most_views * each.crop_mode
         if isinstance(each, PageWorkload):
             pages, views[mode] = each.prompt_pages, math.prod(each.grid)
     row = all_served_modes().get(architecture.name, {}).get(server, _ANY)

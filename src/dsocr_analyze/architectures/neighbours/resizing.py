@@ -58,24 +58,19 @@ class ResizeRule(PageRule):
 
     # --- pages
 
-    def sides(self, width: int, height: int) -> tuple[int, int]:
-        """Pixels of a page after resizing; raises PageError for one that is refused."""
-        wide, high = map(int, self.sides_of_pages(width, height))
-        if not wide:
+    def sides_of_pages(self, width: Size, height: Size) -> Size:
+        """Pixels of n pages after resizing, `[2, n]`; 0 and 0 where a page is refused."""
+        return self._resized(np.array([width, height], np.int64))
+
+    def grid(self, width: int, height: int) -> tuple[int, int]:
+        """Columns and rows of a page's visual tokens; raises PageError for one that is refused."""
+        columns, rows = (self.sides_of_pages(width, height) // self.factor).tolist()
+        if not columns:
             raise PageError(
                 f"a page of {width} x {height} pixels has no visual tokens; "
                 f"make its longer side at most {self.largest_aspect} times the other"
             )
-        return wide, high
-
-    def sides_of_pages(self, width: Size, height: Size) -> Size:
-        """The same for n pages, `[2, n]`; 0 and 0 where a page is refused."""
-        return self._resized(np.array([width, height], np.int64))
-
-    def grid(self, width: int, height: int) -> tuple[int, int]:
-        """Columns and rows of a page's visual tokens; raises PageError as `sides` does."""
-        wide, high = self.sides(width, height)
-        return wide // self.factor, high // self.factor
+        return columns, rows
 
     def page_in_views(self, workload: PageWorkload) -> tuple[PageInViews, ...]:
         """The whole page in the only view."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -33,7 +32,6 @@ from dsocr_analyze.architectures.ocr_family.ocr_model import (
 from dsocr_analyze.architectures.stages import (
     DECODE_STAGE,
     PREFILL_STAGE,
-    IncidentalOperators,
     PageTotals,
 )
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
@@ -52,7 +50,6 @@ from dsocr_analyze.workload import PageWorkload
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.ocr_family.served import Served
-    from dsocr_analyze.architectures.views import PageRule
 
 _HEAD: Final = ("", "lm_head")
 """Paths of a peak in the head: the model itself casts the logits."""
@@ -60,19 +57,9 @@ _HEAD: Final = ("", "lm_head")
 
 @dataclass(frozen=True, eq=False)
 class ClosedForms:
-    """What is known of a relative without running it, except what is `not_modelled`."""
+    """What is known of a model without running it, except what it says is not modelled."""
 
     model: OcrModel
-
-    @property
-    def not_modelled(self) -> tuple[IncidentalOperators, ...]:
-        """Operators that no forward has."""
-        return self.model.not_modelled
-
-    @property
-    def page_rule(self) -> PageRule:
-        """How it sees pages."""
-        return self.model.page_rule
 
     @cached_property
     def served(self) -> Served:
@@ -105,13 +92,6 @@ class ClosedForms:
     def parameter_count(self, dimensions: ModelDimensions) -> int:
         """Parameters of the whole model."""
         return owned_params(self.model, dimensions)[1].total
-
-    def repeats(self, dimensions: ModelDimensions) -> Callable[[str], str | None] | None:
-        """Maps the path of a module to a name that it shares with those that are alike.
-
-        These do the same work on equal arguments. None for a model without any that are known.
-        """
-        return self.model.repeats(dimensions)
 
     # --- figures of a workload
 

@@ -60,7 +60,10 @@ class OcrModel(ABC):
         """Raises ConfigError if the model's code has no FlashAttention."""
 
     def repeats(self, dimensions: Any) -> Callable[[str], str | None] | None:
-        """See `ClosedForms.repeats`."""
+        """Maps the path of a module to a name that it shares with those that are alike.
+
+        These do the same work on equal arguments. None for a model without any that are known.
+        """
         return None
 
     # --- forwards
