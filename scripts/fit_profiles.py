@@ -101,7 +101,9 @@ def options(kind: str, dtype: str, gpu: str, engine: str) -> list[dict[str, int]
         return [{}]
     if kind == "gemm":
         if dtype == "float8":
-            return [{"tiles": tiles} for tiles in range(len(TILES))]
+            # A row is quantized by 256 threads that read 8 elements each, in vLLM.
+            at_once = 2048 if is_vllm else 1
+            return [{"tiles": tiles, "read_at_once": at_once} for tiles in range(len(TILES))]
         return [{}]
     if kind == "experts":
         # TensorRT-LLM's kernels on Blackwell of data centres take multiples of 128.

@@ -56,6 +56,9 @@ _TABLES: Final = {
 }
 """Folder and file of each kind. Elementwise kernels stand for all that only move bytes: elements of
 16 bits are read, scaled, and written in 8."""
+_OTHERS: Final = 5.0
+"""Weights beside its own that a product was measured with in turn: none is in L2 unless all are
+(`collect_gemm.py` of ai-dynamo/aiconfigurator, `outside_loop_count`)."""
 _DTYPES: Final = {"bfloat16": "bfloat16", "float8": "fp8"}
 _FEWEST: Final = 50
 """Rows that make a table of integer weights worth a look."""
@@ -171,6 +174,7 @@ def _sizes(
     names: dict[str, str]
     if kind == "gemm":
         sizes = {name: columns[name].astype(float) for name in ("m", "n", "k")}
+        sizes["others"] = np.full(len(sizes["m"]), _OTHERS)
         return sizes, ("n", "k"), (sizes["n"] <= 16384) & (sizes["k"] <= 16384)
     if kind == "experts":
         names = {"tokens": "num_tokens", "hidden": "hidden_size", "experts": "num_experts",
@@ -187,8 +191,9 @@ def _sizes(
         # Errors are those of the kernel that a page runs.
         return sizes, keys, sizes["fallback"] == 0
     if kind == "movement":
-        moved = 3.0 * columns["m"] * columns["k"]
-        return {"moved": moved}, ("m", "k"), np.ones(len(moved), dtype=bool)
+        rows, width = columns["m"].astype(float), columns["k"].astype(float)
+        sizes = {"moved": 3 * rows * width, "rows": rows, "width": width}
+        return sizes, ("m", "k"), np.ones(len(rows), dtype=bool)
     heads = "num_heads"
     kv_heads = "num_key_value_heads" if "num_key_value_heads" in columns else heads
     names = {"batch": "batch_size", "queries": "isl", "heads": heads, "head_dim": "head_dim",

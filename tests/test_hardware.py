@@ -289,6 +289,26 @@ def test_a_tile_takes_the_rows_up_to_its_limit(limit, slow):
     assert before == same < after / 100
 
 
+@pytest.mark.parametrize(("n", "is_cold"), [(512, False), (4096, True)])
+def test_weights_that_take_turns_are_in_l2_only_if_all_of_them_are(n, is_cold):
+    sizes = {"m": 1, "n": n, "k": 2048}
+    own, in_turn = (H100.seconds("gemm", {**sizes, **more}) for more in ({}, {"others": 5}))
+    # Six are 12.6 MB, which L2 holds, or 101 MB, which it does not; one of the latter is 16.8 MB.
+    assert in_turn == pytest.approx(H100.seconds("gemm", sizes, cold=is_cold), rel=1e-3)
+    assert (own < 0.99 * in_turn) == is_cold
+
+
+def test_blocks_of_an_elementwise_kernel_take_their_time():
+    few, many, long = (
+        H100.seconds("movement", {"moved": 3 * 2**20, "rows": rows, "width": 2**20 // rows})
+        for rows in (2**8, 2**16, 1)
+    )
+    assert few == pytest.approx(H100.elementwise_seconds(3 * 2**20), rel=0.1)
+    fitted = H100.fitted("movement").coefficients
+    nanoseconds = 2**16 * fitted.row_ns, 2**20 * fitted.element_ns
+    assert (many, long) == pytest.approx([1e-9 * each for each in nanoseconds], rel=0.1)
+
+
 def test_heads_that_share_keys_share_a_tile_where_the_library_packs_them():
     sizes = {"batch": 4096.0, "queries": 16, "keys": 16, "heads": 64, "head_dim": 64, "kv_heads": 8}
     sizes = {name: np.array(size) for name, size in sizes.items()}
@@ -476,10 +496,8 @@ def predicted_seconds(timed, row):
     """Predicted seconds of a published row."""
     sizes = {name: value for name, value in row.items() if name not in ("gpu", "kind", "seconds")}
     match row["kind"]:
-        case "gemm":
-            return timed.gemm_seconds(**sizes)
-        case "movement":
-            return timed.elementwise_seconds(sizes["moved"])
+        case "gemm" | "movement":
+            return timed.seconds(row["kind"], sizes)
         case "experts":
             activation = "gelu" if sizes.pop("fallback") else "silu"
             return timed.grouped_experts_seconds(**sizes, activation=activation)

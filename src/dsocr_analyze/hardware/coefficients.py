@@ -51,7 +51,7 @@ class GemmCoefficients:
 
 @dataclass(frozen=True)
 class ScaledGemmCoefficients:
-    """A float8 product that quantizes its rows (19): one tile per range of m."""
+    """A float8 product that quantizes its rows (20): one tile per range of m."""
 
     tiles: int
     """Index into `kernel_times.TILES`."""
@@ -76,6 +76,8 @@ class ScaledGemmCoefficients:
     """Bandwidth of the kernel that quantizes the rows."""
     row_ns: float
     """Its nanoseconds per row."""
+    read_at_once: int = 1
+    """Elements of a row of which it reads whole multiples."""
 
 
 @dataclass(frozen=True)
@@ -182,12 +184,18 @@ class ExpertsCoefficients:
 
 @dataclass(frozen=True)
 class MovementCoefficients:
-    """Elementwise kernels, normalizations and copies (4)."""
+    """Elementwise kernels, normalizations and copies (7)."""
 
     memory_share: float
     l2_share: float
     ramp_mb: float
     launch_us: float
+    l2_part: float = 0.9
+    """Fraction of L2 that half evicted bytes fill."""
+    row_ns: float = 1e-4
+    """Nanoseconds to start the block of a row."""
+    element_ns: float = 1e-4
+    """Nanoseconds per element of a row that one block reads."""
 
 
 Coefficients: TypeAlias = (

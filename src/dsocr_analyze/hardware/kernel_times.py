@@ -26,6 +26,7 @@ _RAMP: Final = 0.25
 _BEGUN: Final = 0.5
 """Largest fraction of a further tile in which it is begun."""
 _WAVE_BEGUN: Final = 0.15
+_BLOCKS_NORM: Final = 2.0
 
 
 class Machine(NamedTuple):
@@ -156,25 +157,37 @@ def formula_seconds(
         case records.GenerationCoefficients():
             seconds, flops, moved = _generation_attention(size, machine, c, element_bytes)
         case _:
-            moved = size["moved"]
-            seconds, flops = _streamed(moved, machine, c) + c.launch_us * 1e-6, np.zeros(())
+            seconds, flops, moved = _movement(size, machine, c)
     least = machine.least_seconds(size.get("flops", flops), size.get("moved", moved))
     longest: Floats = np.maximum(seconds, np.maximum(*least))
     return longest
 
 
+def _movement(size: Sizes, machine: Machine, c: records.MovementCoefficients) -> Needs:
+    """One kernel. In the tables, a block of threads reads each of the `rows` of some `width`.
+
+    Each block takes its time to start, and a long row that of its few threads, while memory
+    streams. A page's kernels have blocks as they need them.
+    """
+    moved, rows, width = (np.asarray(size.get(name, 0.0)) for name in ("moved", "rows", "width"))
+    seconds = (moved + c.ramp_mb * 1e6) * machine.memory_seconds(moved, c, c.l2_part)
+    for blocks in (rows * c.row_ns * 1e-9, width * c.element_ns * 1e-9):
+        seconds = _overlapped(seconds, blocks, _BLOCKS_NORM)
+    return seconds + c.launch_us * 1e-6, np.zeros(()), moved
+
+
 def _streamed(
-    moved: Floats, machine: Machine,
-    c: records.GemmCoefficients | records.ScaledGemmCoefficients | records.MovementCoefficients,
+    moved: Floats, machine: Machine, c: records.GemmCoefficients | records.ScaledGemmCoefficients,
+    others: Floats,
 ) -> Floats:  # fmt: skip
-    """Seconds of so many bytes, after a ramp."""
-    return (moved + c.ramp_mb * 1e6) * machine.memory_seconds(moved, c)
+    """Seconds of so many bytes, after a ramp, with `others` moved since the last run as well."""
+    return (moved + c.ramp_mb * 1e6) * machine.memory_seconds(moved + others, c)
 
 
 # --- products --------------------------------------------------------------------------------
 
 _TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (64, 32))
-_SPLITS: Final = (1, 2, 4, 8)
+_SPLITS: Final = (1, 2, 4, 8, 16, 32)
 _FEW_ROWS: Final = 8
 _NARROW: Final = 512
 _PARTIAL_BYTES: Final = 8
@@ -210,10 +223,12 @@ def _gemm(size: Sizes, machine: Machine, c: records.GemmCoefficients, weight_byt
             tile = rate * crowded * (k / split + 64 * c.prologue_blocks) + c.wave_us * 1e-6
             seconds = _waves(units, machine.sms, c.whole_waves) * tile
             if split > 1:
-                seconds = seconds + split * (c.split_us * 1e-6 + partial)
+                seconds = seconds + c.split_us * 1e-6 + split * partial
             compute = np.minimum(compute, seconds)
-    moved = batch * (n * k * weight_bytes + (m * k + m * n) * max(2, weight_bytes))
-    seconds = _overlapped(compute, _streamed(moved, machine, c), c.norm) + c.launch_us * 1e-6
+    weights = batch * n * k * weight_bytes
+    moved = weights + batch * (m * k + m * n) * max(2, weight_bytes)
+    streamed = _streamed(moved, machine, c, weights * size.get("others", 0.0))
+    seconds = _overlapped(compute, streamed, c.norm) + c.launch_us * 1e-6
     slow = _fading(m, _FEW_ROWS) * _fading(n, c.slow_columns) * _fading(k, c.slow_depth)
     slow = slow * c.slow * (1 - _fading(np.minimum(n, k), _NARROW))
     return (1 + slow) * seconds, 2.0 * batch * m * n * k, moved
@@ -251,13 +266,16 @@ def _scaled_gemm(size: Sizes, machine: Machine, c: records.ScaledGemmCoefficient
         rate = shares[number] * machine.flops_per_second / machine.sms
         tile = 2.0 * rows * columns * (k + 64 * c.prologue_blocks) * crowded / rate
         compute = _waves(units, machine.sms, c.whole_waves) * (tile + c.wave_us * 1e-6)
-        return _overlapped(compute, _streamed(m * k + n * k + 2 * m * n, machine, c), c.norm)
+        moved = m * k + n * k + 2 * m * n
+        streamed = _streamed(moved, machine, c, n * k * size.get("others", 0.0))
+        return _overlapped(compute, streamed, c.norm)
 
     m = size["m"]
     seconds = _by_range(m, _ROWS, of_tile) + (c.launch_us + c.quantize_us) * 1e-6
     seconds = seconds + m * c.row_ns * 1e-9
     again = np.where((m > _ROWS[-1]) & (m % 64 > 0), c.ragged * n * k, 0.0)
-    quantized = _QUANTIZED_BYTES * m * k / c.quantize_share
+    read = c.read_at_once * np.ceil(k / c.read_at_once)
+    quantized = _QUANTIZED_BYTES * m * read / c.quantize_share
     seconds = seconds + (again + quantized) / machine.bytes_per_second
     return seconds, 2.0 * m * n * k, m * k + n * k + 2 * m * n
 
