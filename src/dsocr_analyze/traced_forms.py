@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.config_file import ConfigKeys
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, decoder
-from dsocr_analyze.architectures.neighbours.neighbour import NeighbourDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.served import Served
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import ConfigError
@@ -217,13 +217,13 @@ class TracedServed(Served):
             )
         config = cast("Any", forms.session.model.config).get_text_config(decoder=True)
         norms = {path.rpartition(".")[2] for path in prefill.own_params or ()}
-        decoder = DenseDecoder.from_config(
+        decoder = DenseDecoder.read(
             ConfigKeys(config.to_dict(), since=_KNOWN),
             is_tied=False,  # which no kernel depends on
             head_norms="q_norm" in norms,
             output_norms="post_mlp_layernorm" in norms,
         )
-        self.dimensions: Any = NeighbourDimensions(decoder, None)
+        self.dimensions: Any = ModelDimensions(decoder)
         self._check_layers(prefill, forms.workload.seq_len)
 
     def _check_layers(self, prefill: StageFigures, T: int) -> None:
