@@ -112,7 +112,7 @@ def foreign_model(config: Config) -> str | None:
     model_type, classes = config.get("model_type"), config.get("architectures")
     if not isinstance(model_type, str) or not isinstance(classes, list) or not classes:
         return None
-    if recognized_architecture(config) is not None or "vision_config" in config:
+    if recognized_architecture(config) is not None or "language_config" in config:
         return None
     return f"it is a {model_type} model ({classes[0]})"
 

@@ -91,9 +91,9 @@ def model_directory_from(
         if config is not None and arch is None and architectures.foreign_model(values):
             # Raises an error that says what it is and how to trace it.
             _ = ModelDirectory(config, values, {}, config_file=config).architecture
-        if "auto_map" in values:
+        known = architectures.recognized_architecture(values) if values else None
+        if "auto_map" in values or known is not None:
             _check_arch(arch, values, f"--config {config}")
-        known = architectures.recognized_architecture(values) if values and arch is None else None
         if arch is not None:
             known = architectures.architecture_named(arch)
         directory = _unnamed(
@@ -172,10 +172,11 @@ def _of_its_own(
 
 def _check_arch(arch: str | None, config: dict[str, Any], source: str) -> None:
     found = architectures.recognized_architecture(config)
-    if arch is not None and found is not architectures.architecture_named(arch):
+    name = None if found is None else found.name
+    if arch is not None and name != architectures.architecture_named(arch).name:
         raise WorkloadError(
             f"--arch {arch} contradicts {source}, which is"
-            f" {f'of {found.name}' if found else 'no known architecture'}; give one of them"
+            f" {f'of {name}' if name else 'no known architecture'}; give one of them"
         )
 
 

@@ -221,7 +221,7 @@ def blamed_on(
         if is_out_of_memory(error):
             raise DeviceError(f"{device} has not enough memory: {said}") from error
         kind = UncountableError if isinstance(error, UncountableError) else ModelCodeError
-        runs_described = module is not None and directory.of_transformers is not None
+        runs_described = module is not None and directory.described is not None
         way_out = _way_out(error, device, runs_described=runs_described)
         told = f"the model in {str(directory.path)!r} {what}: {said}"
         message = "; ".join(filter(None, (told, way_out, directory.doubt)))

@@ -96,6 +96,15 @@ class HeldPrompt:
 NATIVE: Final = Mode("native", 0, 0, crop_mode=False)
 """The only mode: the processor chooses the sides."""
 
+_IMAGE_TOKEN: Final = {"image_token_id", "image_token_index"}.__contains__
+_NEVER_GUESSED: Final = (
+    ("text_config", "head_dim"),
+    ("vision_config", "out_hidden_size"),
+    ("vision_config", "spatial_merge_size"),
+    ("vision_config", "temporal_patch_size"),
+)
+"""Keys that do not follow from others where they are absent: their classes set a number."""
+
 _BEFORE: Final = 4
 """Tokens before the image at most; no figure depends on it."""
 
@@ -167,7 +176,7 @@ class Neighbour(Architecture, OcrModel):
         self.model_types, self.source = data.texts("model_types"), data.text("source")
         built_in: Config = data.value("config", None, dict, "a table")
         self.config = built_in if config is None else config
-        self.is_built_in = self.config == built_in
+        self._built_in: Mapping[str, Any] = built_in
         ties: KeyRule = USED if self.asks_decoder else Harmless("the top level says so")
         own: Rules = {"text_config.tie_word_embeddings": ties, **self.own_keys}
         self.config_table = key_table(built_in, own, is_flat=self.reads_flat)
@@ -201,9 +210,8 @@ class Neighbour(Architecture, OcrModel):
     @property
     def image_token(self) -> int:
         """Id that stands for the image in a prompt."""
-        keys = ConfigKeys(self.config)
-        name = "image_token_id" if "image_token_id" in self.config else "image_token_index"
-        return keys.integer(name, least=0)
+        named = (*self.config, *self._built_in)
+        return ConfigKeys(self.config).integer(next(filter(_IMAGE_TOKEN, named)), least=0)
 
     def recognizes(self, config: Config) -> bool:
         """Whether a parsed `config.json` belongs to it."""
@@ -215,6 +223,9 @@ class Neighbour(Architecture, OcrModel):
     def read_dimensions(self, config: Config) -> NeighbourDimensions:
         """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
         keys = ConfigKeys(config)
+        for section, name in _NEVER_GUESSED:
+            if name in self._built_in.get(section, {}) and keys.value(section, None) is not None:
+                keys.section(section).value(name)
         text = self.read_decoder(keys)
         vision = self.read_vision(keys.section("vision_config"), text.hidden_size)
         return NeighbourDimensions(text, vision)
@@ -222,7 +233,10 @@ class Neighbour(Architecture, OcrModel):
     def notes_of(self, workload: PageWorkload) -> list[str]:
         """Notes for a reader of a workload's figures, one line each."""
         usual = f"pages are usually rendered for {self.title} {self.usual_page}"
-        return [usual, *([f"{self.title}'s config: {self.source}"] if self.is_built_in else [])]
+        return [
+            usual,
+            *([f"{self.title}'s config: {self.source}"] if self.config == self._built_in else []),
+        ]
 
     def check_flash(self, dimensions: NeighbourDimensions) -> None:
         """Raises ConfigError, since only eager attention is modelled."""
@@ -399,7 +413,8 @@ class Neighbour(Architecture, OcrModel):
         import torch
 
         batch, start = workload.batch_size, min(_BEFORE, workload.text_tokens)
-        ids = torch.zeros(batch, workload.seq_len, dtype=torch.int64, device=device)
+        text = int(self.image_token == 0)  # any other id
+        ids = torch.full((batch, workload.seq_len), text, dtype=torch.int64, device=device)
         ids[:, start : start + workload.visual_tokens] = self.image_token
         given: ForwardInputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         for name, (shape, kind, values) in self.inputs(workload).items():
