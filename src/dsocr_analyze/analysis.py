@@ -124,8 +124,8 @@ class Engine:
     ) -> tuple[Architecture, Any, PageWorkload, Sequence[Assumptions]]:
         """Architecture, dimensions and page whose seconds or memory are predicted, and jobs.
 
-        A described model is traced when figures are asked for; it has no dimensions, its prompts
-        are pages without views, and its jobs do not estimate the CPU's work.
+        A described model is traced when figures are asked for; see `traced_model`. Its jobs do not
+        estimate the CPU's work.
         """
         workload = asked.workload
         if isinstance(workload, PageWorkload):

@@ -36,6 +36,8 @@ _LAYER: Final = re.compile(r"[^0-9]*\.(?P<index>\d+)(?:\..*)?")
 """Path of a numbered module or of one below it."""
 
 _WHOLE_LAYER: Final = re.compile(r"[^0-9]*\.\d+")
+"""Path of the numbered module itself."""
+
 _KNOWN: Final = (
     "serving engines are modelled for decoders with grouped heads and gated MLPs; use runtime eager"
 )
@@ -63,23 +65,25 @@ def traced_model(
         )
     longest = max((each.lengths(most).longest for each in jobs), default=most)
     forms: Any = TracedForms(session, replace(prompts, max_new_tokens=longest))
-    dimensions, views = None, tuple[ViewBatch, ...]()
+    served: Any = None
     if not all(each.host.is_eager for each in jobs):
-        described = replace(cast("Any", session.architecture), attention="sdpa")
-        with suppress(ConfigError):  # of a class without fused attention
+        fused = replace(cast("Any", session.architecture), attention="sdpa")
+        with suppress(ConfigError):  # of a class that has none
             session = DeepSeekOCRSession.from_directory(
-                replace(session.loaded.directory, described=described),
+                replace(session.loaded.directory, described=fused),
                 dtype=session.dtype.name,
                 trust_remote_code=True,  # its code has built a session already
             )
-        served = TracedServed(TracedForms(session, replace(prompts, batch_size=1)))
-        forms, dimensions, views = replace(forms, served=served), served.dimensions, served.inputs
+        prefill = replace(prompts, batch_size=1, max_new_tokens=1)
+        served = TracedServed(TracedForms(session, prefill))
+        forms = replace(forms, served=served)
     architecture.closed_forms = forms
     page = PageWorkload(
-        page=(1, 1), base_size=1, image_size=1, crop_mode=False, grid=(1, 1), views=views,
-        visual_tokens=0, text_tokens=prompts.seq_len, batch_size=prompts.batch_size,
-        max_new_tokens=most,
+        page=(1, 1), base_size=1, image_size=1, crop_mode=False, grid=(1, 1),
+        views=served.inputs if served else (), visual_tokens=0, text_tokens=prompts.seq_len,
+        batch_size=prompts.batch_size, max_new_tokens=most,
     )  # fmt: skip
+    dimensions = served.dimensions if served else None
     return architecture, dimensions, page, [*map(_of_described, jobs)]
 
 
@@ -220,7 +224,7 @@ class TracedServed(Served):
         decoder = DenseDecoder.read(
             ConfigKeys(config.to_dict(), since=_KNOWN),
             is_tied=False,  # which no kernel depends on
-            head_norms="q_norm" in norms,
+            head_norms=not norms.isdisjoint(("q_norm", "query_layernorm")),
             output_norms="post_mlp_layernorm" in norms,
         )
         self.dimensions: Any = ModelDimensions(decoder)
@@ -238,7 +242,10 @@ class TracedServed(Served):
             if _WHOLE_LAYER.fullmatch(path)
         }
         if [*found.values()] != [expected] * number:
-            unlike = next((path for path in found if found[path] != expected), "the decoder")
+            unlike = next(
+                (path for path in found if found[path] != expected),
+                f"the decoder, of {len(found)} layers,",
+            )
             raise ConfigError(
                 f"{unlike} has {found.get(unlike, 0):,} multiply-accumulates in the prefill pass,"
                 f" not the {expected:,} of its config: {_KNOWN}"
