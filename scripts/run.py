@@ -45,6 +45,7 @@ NEWEST_TESTS = (
     "tests/test_golden.py::test_every_stage_counts_what_was_recorded",
     "tests/test_golden.py::test_parameters_are_the_checkpoints",
     "tests/test_key_value_cache.py",
+    "tests/test_neighbour_pages.py",
     "tests/test_neighbours.py",
     "tests/test_passes.py",
     "tests/test_reference_networks.py",
