@@ -5,19 +5,15 @@ rows, `macs@256` the rest. Coefficients are microseconds per call, or per millio
 multiply-accumulates, elements or bytes.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, cast
+from typing import ClassVar, Final, cast
 
 from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.hardware.coefficients import Fitted
 from dsocr_analyze.kernels import Attention, Convolution, Gemm, Kernel, Kind
-
-if TYPE_CHECKING:
-    from dsocr_analyze.hardware.coefficients import Fitted
 
 _WEIGHT_PRODUCTS: Final = frozenset({"linear", "addmm", "mm"})
 _ROWS: Final = (1, 2, 4, 16, 64, 256, 1024, 4096)

@@ -1,23 +1,19 @@
 """Whether pages fit into a GPU's memory, how many at once, and what limits that."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace as with_changes
 
+from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.figures import BytesAlive, Count
 from dsocr_analyze.hardware.devices import Gpu, missing_features
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.architecture import Architecture
-    from dsocr_analyze.dtypes import Dtype
-    from dsocr_analyze.workload import PageWorkload
+from dsocr_analyze.workload import PageWorkload
 
 LARGEST_BATCH: Final = 1 << 20
 

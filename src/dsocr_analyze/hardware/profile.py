@@ -8,8 +8,6 @@ A user's file also has `[gpu]` if the GPU is not in the catalogue, and falls bac
 one. What no engine launched holds under all.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections import ChainMap
@@ -19,7 +17,7 @@ from functools import cache
 from importlib import resources
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.coefficients import (
@@ -28,6 +26,7 @@ from dsocr_analyze.hardware.coefficients import (
     Fitted,
     coefficients_of,
 )
+from dsocr_analyze.hardware.cpu_kernels import CpuKernels
 from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue
 from dsocr_analyze.hardware.timed_device import (
     ENGINES,
@@ -36,10 +35,7 @@ from dsocr_analyze.hardware.timed_device import (
     Engine,
 )
 from dsocr_analyze.input_files import SETTINGS_BYTES, read_bytes
-
-if TYPE_CHECKING:
-    from dsocr_analyze.hardware.cpu_kernels import CpuKernels
-    from dsocr_analyze.toml_table import Table
+from dsocr_analyze.toml_table import Table
 
 _HALVES: Final = ("bfloat16", "float16")
 _DTYPES: Final = (*_HALVES, "float8")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 import torch
 import transformers
@@ -24,6 +24,7 @@ from dsocr_analyze.architectures.architecture import (
     GrowingCache,
     KeyValueCache,
 )
+from dsocr_analyze.architectures.prompt import Prompt
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.forking import undone
 from dsocr_analyze.model.described_model import confined
@@ -32,9 +33,6 @@ from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import replaced
 from dsocr_analyze.model.torch_calls import Keywords, Value, Values, modules_in
 from dsocr_analyze.workload import AnyWorkload
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.prompt import Prompt
 
 Record = TypeVar("Record")
 """What is recorded of a pass."""

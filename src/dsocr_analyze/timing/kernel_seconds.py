@@ -12,13 +12,14 @@ from functools import partial, reduce
 from itertools import chain, count
 from operator import add, attrgetter, mul
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import expected_experts
+from dsocr_analyze.hardware.cpu_kernels import CpuKernels
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.kernel_times import Floats, Machine
 from dsocr_analyze.hardware.timed_device import Device, product_types
@@ -36,9 +37,6 @@ from dsocr_analyze.kernels import (
 from dsocr_analyze.tape import Size
 from dsocr_analyze.timing import Bound, Interval
 from dsocr_analyze.timing.runtimes import NATIVE, Precision
-
-if TYPE_CHECKING:
-    from dsocr_analyze.hardware.cpu_kernels import CpuKernels
 
 Figure: TypeAlias = "float | Floats"
 """A float, or an array of workloads."""
