@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
+from dsocr_analyze.architectures.architecture import (
+    Architecture,
+    ForwardInputs,
+    PlacedValue,
+    Prompt,
+)
 from dsocr_analyze.architectures.config_file import Config
-from dsocr_analyze.architectures.prompt import PlacedValue, Prompt
 from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.toml_table import REQUIRED, TomlTable, TomlValue, read_toml

@@ -1,4 +1,4 @@
-"""The interface of an architecture, by which other rooms ask about a model, and its KV cache."""
+"""The interface of an architecture, by which other rooms ask about a model; prompts and caches."""
 
 from __future__ import annotations
 
@@ -22,11 +22,38 @@ if TYPE_CHECKING:
     from transformers import DynamicCache
 
     from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
-    from dsocr_analyze.architectures.prompt import Prompt
     from dsocr_analyze.workload import Mode
 
 ForwardInputs: TypeAlias = dict[str, Any]
 """Keyword arguments of a model's forward, or of `generate`."""
+
+# --- the prompt -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlacedValue:
+    """The same value at `count` consecutive positions from `start`, the first being 0."""
+
+    value: bool | int | float
+    start: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt of `tokens` ids, all `fill` but for those `placed`, as transformers takes it.
+
+    Attributes:
+        argument: Of `generate`, which takes the ids.
+        without: Arguments not passed to forward although `generate` would.
+    """
+
+    tokens: int
+    argument: str
+    fill: int
+    placed: tuple[PlacedValue, ...] = ()
+    without: tuple[str, ...] = ()
+
 
 # --- the KV cache, which the model extends, and the steps that find it -------------------------
 

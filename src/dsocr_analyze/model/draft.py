@@ -21,8 +21,8 @@ from dsocr_analyze.architectures.any_model import (
     TensorInput,
     undescribed,
 )
+from dsocr_analyze.architectures.architecture import Prompt
 from dsocr_analyze.architectures.config_file import Config
-from dsocr_analyze.architectures.prompt import Prompt
 from dsocr_analyze.architectures.stages import owner_among
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError
 from dsocr_analyze.model.directory import ModelDirectory

@@ -23,8 +23,8 @@ from dsocr_analyze.architectures.architecture import (
     CacheStep,
     GrowingCache,
     KeyValueCache,
+    Prompt,
 )
-from dsocr_analyze.architectures.prompt import Prompt
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.forking import undone
 from dsocr_analyze.model.described_model import confined

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from dsocr_analyze.architectures.any_model import TOKENS, Input, Size, TensorInput
-from dsocr_analyze.architectures.prompt import PlacedValue
+from dsocr_analyze.architectures.architecture import PlacedValue
 from dsocr_analyze.architectures.stages import StageScope
 
 # --- stages ----------------------------------------------------------------------------------

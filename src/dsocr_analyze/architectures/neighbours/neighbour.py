@@ -15,7 +15,11 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
 
-from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs
+from dsocr_analyze.architectures.architecture import (
+    Architecture,
+    ForwardInputs,
+    Prompt,
+)
 from dsocr_analyze.architectures.config_file import USED, Config, ConfigKeys, Harmless, KeyRule
 from dsocr_analyze.architectures.neighbours.config_keys import key_table
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, decoder, lm_head
@@ -33,7 +37,6 @@ from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache, OcrModel
 from dsocr_analyze.architectures.ocr_family.passes import DECODE
 from dsocr_analyze.architectures.planning import checked_page, prompt_text
-from dsocr_analyze.architectures.prompt import Prompt
 from dsocr_analyze.architectures.stages import PREFILL_STAGE, StageScope
 from dsocr_analyze.dtypes import BOOL, INT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError, WorkloadError
