@@ -84,8 +84,6 @@ class DenseDecoder(DecoderDimensions):
             attention_bias: As the attribute.
             options: `head_norms`, `output_norms`, as the attributes.
         """
-        # Only Qwen2's classes make it of the width where it is absent; others have a number.
-        keys.value("head_dim", None if attention_bias else ...)
         heads = multi_head_attention(keys)
         layers = keys.integer("num_hidden_layers", most=MOST_LAYERS)
         types = keys.value("layer_types", None)

@@ -227,8 +227,8 @@ class Neighbour(Architecture, OcrModel):
         """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
         keys = ConfigKeys(config)
         for section, name in _NEVER_GUESSED:
-            if name in self._built_in.get(section, {}) and keys.value(section, None) is not None:
-                keys.section(section).value(name)
+            if name in self._built_in.get(section, {}):
+                self._section(keys, section).value(name)
         text = self.read_decoder(keys)
         vision = self.read_vision(keys.section("vision_config"), text.hidden_size)
         return NeighbourDimensions(text, vision)
@@ -251,13 +251,17 @@ class Neighbour(Architecture, OcrModel):
 
     def read_decoder(self, keys: ConfigKeys) -> DenseDecoder:
         """Reads the decoder's dimensions from a whole `config.json`; raises ConfigError."""
-        is_flat = self.reads_flat and keys.value("text_config", None) is None
-        text = keys if is_flat else keys.section("text_config")
+        text = self._section(keys, "text_config")
         is_tied = keys.boolean("tie_word_embeddings", self.is_tied)
         if self.asks_decoder:  # which a flat file gives only the other keys
-            nested = ConfigKeys({}) if is_flat else text
+            nested = ConfigKeys({}) if text is keys else text
             is_tied |= nested.boolean("tie_word_embeddings", self.is_tied)
         return DenseDecoder.read(text, is_tied=is_tied, **self.options)
+
+    def _section(self, keys: ConfigKeys, name: str) -> ConfigKeys:
+        """An object of a config, whose top level is the decoder's own in old files."""
+        is_flat = self.reads_flat and name == "text_config" and keys.value(name, None) is None
+        return keys if is_flat else keys.section(name)
 
     def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
         """Reads those of the vision stages, whose tokens have `out_width` features."""
