@@ -680,8 +680,18 @@ def test_seconds_are_those_of_the_traced_records(capsys, tmp_path, small, comman
 def test_serving_is_refused_with_what_is_of_no_known_kind(capsys, small, message):
     small.write(Path())
     code, _, err = run(capsys, "time", "h100-sxm", *MODEL)
-    assert (code, err.count("\n"), message in err) == (2, 1, True), err
-    assert "use runtime eager" in err
+    assert (code, err.count("\n"), message in err, "use runtime eager" in err) == (2, 1, True, True)
+
+
+@pytest.mark.usefixtures("files")
+def test_a_stage_that_no_input_reaches_takes_no_time(capsys):
+    alone = re.sub(r"placed = .*|\[inputs(.|\n)*", "", QWEN2_VL.stages)
+    replace(QWEN2_VL, stages=alone).write(Path())
+    code, out, err = run(
+        capsys, "time", "h100-sxm", "--runtime", "eager,serving", "--format", "json", *MODEL
+    )
+    seconds = [each["stages"]["vision"]["seconds"] for each in json.loads(out)["time"]]
+    assert (code, err, seconds) == (0, "", [0, 0])
 
 
 @pytest.mark.usefixtures("files")

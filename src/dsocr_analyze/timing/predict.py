@@ -138,14 +138,14 @@ def _step_seconds(times: PageTimes, row: int) -> float | None:
 
 
 def _stage(duration: Duration) -> TimeStage:
-    band = duration.band()
+    band, seconds = duration.band(), float(duration.seconds)
     return TimeStage(
-        seconds=float(duration.seconds),
+        seconds=seconds,
         low=band.low,
         high=band.high,
         bound=duration.bound,
-        peak_share=float(duration.least_compute / duration.seconds),
-        bandwidth_share=float(duration.least_memory / duration.seconds),
+        peak_share=float(duration.least_compute) / (seconds or 1.0),  # of a stage that did nothing
+        bandwidth_share=float(duration.least_memory) / (seconds or 1.0),
     )
 
 
