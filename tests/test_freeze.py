@@ -5,15 +5,11 @@ import copy
 import pytest
 from freeze import (
     differences,
-    folded,
     frozen,
-    records,
     told,
     value_now,
 )
 from frozen_cases import GROUPS
-
-from dsocr_analyze.kernels import Elements, Kernel, Rows, Work
 
 FEW = {
     "pages": (
@@ -78,39 +74,3 @@ def test_what_differs():
     ):
         assert [each.place for each in differences(then, now)] == places
     assert "ZeroDivisionError" in told(differences(3, value_now(lambda: 1 // 0)))
-
-
-def kernel(operator="mul", elements=6, calls=1, path="layers.0", **changes):
-    return Kernel(
-        "elementwise", operator, Elements(elements), "float32", "float32",
-        Work(vector_flops=elements), calls, path,
-    )._replace(**changes)  # fmt: skip
-
-
-OTHERS = [
-    kernel("add"), kernel(elements=7), kernel(calls=2), kernel(kind="movement"),
-    kernel(dimensions=Rows(2, 3)), kernel(dtype="bfloat16"), kernel(output_dtype="bfloat16"),
-    kernel(work=Work(vector_flops=6, bytes_read=1)), kernel(path="layers.1"),
-]  # fmt: skip
-
-
-def test_every_part_of_a_record_matters_and_neither_their_order_nor_how_calls_are_divided():
-    assert records([kernel(calls=2)]) == records([kernel(), kernel()])
-    assert records(OTHERS[:2]) == records(OTHERS[1::-1])
-    assert [each for each in OTHERS if records([each]) == records([kernel()])] == []
-    halves = [kernel(elements=3), kernel(elements=3)]
-    whole = [kernel(elements=4), kernel(elements=2)]
-    one, other = (records(each)["layers.*"]["0"] for each in (halves, whole))
-    assert one["vector_flops"] == other["vector_flops"] == 6
-    assert one["operators"] == other["operators"] == "mul*2"
-    assert one != other
-
-
-def test_modules_that_are_alike_are_one_entry():
-    paths = {f"layers.{layer}.experts.{each}": 1 for layer in (1, 2) for each in range(3)}
-    found = folded(paths | {"layers.2.experts.1": 5, "head": 7, "": 9})
-    assert found == {
-        "layers.*.experts.*": {"1:0-2 2:0 2:2": 1, "2:1": 5},
-        "head": {"all": 7},
-        "(model)": {"all": 9},
-    }
