@@ -73,12 +73,6 @@ def grids_of(pages):
     return list(zip(*(each.tolist() for each in CROP_GRIDS.columns_and_rows(codes)), strict=True))
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=100))
-def test_the_grids_are_those_of_the_scalar_function(pages):
-    assert grids_of(pages) == [crop_grid(*page) for page in pages]
-
-
 def test_the_grids_are_the_golden_ones_and_the_same_where_two_aspects_are_as_near():
     # Aspects halfway between those of two grids, and beside that; below and above half their tiles.
     aspects = sorted({(c / r, c, r) for c, r in GRIDS})

@@ -531,7 +531,7 @@ SIDES = st.one_of(st.integers(1, 6000), st.sampled_from([640, 641, 768, 769, 128
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("architecture", [OCR2, UNLIMITED], ids=lambda each: each.name)
+@pytest.mark.parametrize("architecture", FAMILY.values(), ids=lambda each: each.name)
 @settings(deadline=None)  # the first example makes the tables
 @given(pages=st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=100))
 def test_grids_of_many_pages_are_those_of_each(architecture, pages):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
+from dsocr_analyze.architectures.architecture import ForwardInputs
 from dsocr_analyze.architectures.config_file import USED, Config, ConfigKeys, Fixed, Harmless
 from dsocr_analyze.architectures.neighbours.neighbour import (
     ImageFeatures,
@@ -31,6 +32,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
 from dsocr_analyze.architectures.ocr_family.attention import rotated, swiglu
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.dtypes import INT64
+from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import Convolution
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import convolution, linear, rms_norm
@@ -71,6 +73,18 @@ class LightOnOcr(Neighbour):
             "pixel_values": ProcessedTensor((1, CHANNELS, height, width)),
             "image_sizes": ProcessedTensor((1, 2), INT64, (height, width)),
         }
+
+    def prefill_inputs(self, device: Any, dtype: Any, workload: PageWorkload) -> ForwardInputs:
+        """Keyword arguments of `generate`; raises WorkloadError where its class fails."""
+        if workload.batch_size * workload.visual_tokens == 1:
+            width, height = workload.page
+            raise WorkloadError(
+                f"{self.model_class} of transformers fails on a single visual token, all that a"
+                f" page of {width} x {height} pixels has; give a larger page, or"
+                " the analytic engine",
+                arguments=["the analytic engine"],
+            )
+        return super().prefill_inputs(device, dtype, workload)
 
     def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """`[N, 3, height, width] -> [n / m^2, d_out]`."""
