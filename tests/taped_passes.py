@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from drawn_passes import Case
 
 from dsocr_analyze.architectures.ocr_family import attention, closed_forms
-from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL
+from dsocr_analyze.architectures.ocr_family.family_member import DECODE, PREFILL
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.tape import Tape
 

@@ -8,11 +8,18 @@ from command_line import run
 from sampling import first, sampled
 
 from dsocr_analyze.architectures import ARCHITECTURES, architecture_of
-from dsocr_analyze.architectures.ocr_family import dimensions, family_member, passes, vision
+from dsocr_analyze.architectures.ocr_family import dimensions, vision
 from dsocr_analyze.architectures.ocr_family.config_table import (
     PROJECTOR_KEYS,
     SAM_KEYS,
     key_table,
+)
+from dsocr_analyze.architectures.ocr_family.family_member import (
+    DECODE,
+    PREFILL,
+    PROJECTOR,
+    SAM,
+    FamilyMember,
 )
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.model.directory import ModelDirectory
@@ -103,12 +110,12 @@ def read(config):
 MODES = Mode("cut", 192, 128, True), Mode("whole", 128, 128, False)
 
 
-class Toy(family_member.FamilyMember):
+class Toy(FamilyMember):
     name, title = "toy-ocr", "Toy-OCR"
     vendor_class, model_types = "ToyOCRForCausalLM", ("toy-ocr",)
     modes, default_mode = {mode.name: mode for mode in MODES}, "cut"
     config_table = key_table(SAM_KEYS | PROJECTOR_KEYS, {"vision_config": {}})
-    stages = (passes.SAM, passes.PROJECTOR, passes.PREFILL, passes.DECODE)
+    stages = (SAM, PROJECTOR, PREFILL, DECODE)
     crop = CropRule(tile=128, most=4)
     base_size, image_size, text_tokens = 192, 128, 3
 

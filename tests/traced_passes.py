@@ -12,7 +12,7 @@ from drawn_passes import Case
 from taped_passes import Level
 from tracing import LevelRecorder
 
-from dsocr_analyze.architectures.ocr_family.passes import DECODE, PREFILL
+from dsocr_analyze.architectures.ocr_family.family_member import DECODE, PREFILL
 from dsocr_analyze.kernels import merged
 from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.trace import record

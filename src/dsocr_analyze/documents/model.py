@@ -17,13 +17,13 @@ import torch
 from dsocr_analyze.architectures import deepseek_ocr
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.ocr_family import attention, dimensions, vision
-from dsocr_analyze.architectures.ocr_family.named_sizes import Part, named_part
-from dsocr_analyze.architectures.ocr_family.passes import (
-    Relative,
+from dsocr_analyze.architectures.ocr_family.family_member import (
+    FamilyMember,
     ViewFeatures,
     classified,
     pixels_of,
 )
+from dsocr_analyze.architectures.ocr_family.named_sizes import Part, named_part
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.figures import StageFigures
@@ -151,7 +151,7 @@ class DocumentedModel:
         self.directory = directory.ModelDirectory.read(architecture.reference)
         if config is not None:
             self.directory = self.directory.with_config(config)
-        assert isinstance(architecture, Relative), "others have no forwards"
+        assert isinstance(architecture, FamilyMember), "others have no forwards"
         self.architecture, self.is_published = architecture, config is None
         # Raises an error for a wrong config before anything runs.
         self.dimensions: Any = self.directory.dimensions()

@@ -34,12 +34,12 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     SamDimensions,
     check_projector,
 )
-from dsocr_analyze.architectures.ocr_family.family_member import FamilyMember
-from dsocr_analyze.architectures.ocr_family.passes import (
+from dsocr_analyze.architectures.ocr_family.family_member import (
     DECODE,
     PREFILL,
     PROJECTOR,
     SAM,
+    FamilyMember,
     ViewFeatures,
 )
 from dsocr_analyze.architectures.ocr_family.vision import projector, sam

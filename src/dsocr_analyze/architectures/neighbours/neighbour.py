@@ -34,8 +34,8 @@ from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.family_member import DECODE
 from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache, OcrModel
-from dsocr_analyze.architectures.ocr_family.passes import DECODE
 from dsocr_analyze.architectures.planning import checked_page, prompt_text
 from dsocr_analyze.architectures.stages import PREFILL_STAGE, StageScope
 from dsocr_analyze.dtypes import BOOL, INT32, INT64, Dtype
