@@ -30,6 +30,7 @@ from typing import Any, Final
 
 import numpy as np
 from kernel_fits import (
+    SCALE,
     SEED,
     FitErrors,
     MeasuredRows,
@@ -162,6 +163,8 @@ def fit_kind(
     if isinstance(found, records.GemmCoefficients):
         slowed = with_slow_sizes(found, training, gpu)
         found = fitted(kind, many, gpu, dtype, slowed, starts=1, evaluations=50)[0]
+    if isinstance(found, records.GenerationCoefficients):
+        found = fitted(kind, many, gpu, dtype, found, starts=1, evaluations=50, scale=SCALE)[0]
     if isinstance(found, records.ExpertsCoefficients):
         if not training.sizes["fallback"].any():
             found = dataclasses.replace(found, **SECOND_KERNEL)

@@ -30,6 +30,8 @@ _BACKENDS: Final = {
 """SGLang's default kernels: by GPU the first one that is there, and for experts the runner that it
 takes where neither the model nor a quantization asks for another. Models of other head sizes and
 those that name a runner were measured with others."""
+_OTHER_ATTENTION: Final = "triton_attn"
+"""vLLM's kernel for heads of 192 where no library has one: none of a page has such heads."""
 SYSTEMS: Final = {
     "a100-80gb-sxm": "a100_sxm",
     "h100-sxm": "h100_sxm",
@@ -100,6 +102,8 @@ def read_rows(
         sources = [str(source) for source in columns["kernel_source"]]
         default = next(each for each in _BACKENDS[room] if any(each in name for name in sources))
         chosen &= np.array([default in source for source in sources])
+    elif kind.endswith("attention"):
+        chosen &= np.array([_OTHER_ATTENTION not in str(each) for each in columns["kernel_source"]])
     columns = {each: values[chosen] for each, values in columns.items()}
     if not chosen.any():
         return None

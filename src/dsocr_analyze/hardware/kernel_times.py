@@ -425,6 +425,10 @@ def _second_kernel(
 # --- attention -------------------------------------------------------------------------------
 
 
+_FLASH2_STEP: Final = 32
+_NARROW_HEAD: Final = 64
+"""FlashAttention-2 rounds head sizes up to multiples of 32 (`head_step`), and reads twice as many
+keys at a time of heads of up to 64."""
 _KEY_SPLITS: Final = (2, 4, 8, 16, 32)
 
 
@@ -445,7 +449,8 @@ def _prefill_attention(
     B, Q, K, H, D, G = _of_attention(size)
     padded = c.head_step * np.ceil(D / c.head_step)
     tile_queries = c.tile_queries / np.where(c.packed_queries >= Q, H / G, 1.0)
-    key_blocks = _whole(K / c.tile_keys)
+    tile_keys = np.where((c.head_step == _FLASH2_STEP) & (D <= _NARROW_HEAD), 2, 1) * c.tile_keys
+    key_blocks = _whole(K / tile_keys)
     # Where the last tile ends. Those of packed heads have few queries: their number is gradual.
     last = np.where(
         tile_queries < c.tile_queries,
@@ -454,11 +459,11 @@ def _prefill_attention(
     )
     units = B * H * last / c.tile_queries
     rate = c.share * machine.flops_per_second / machine.sms
-    block = 4 * c.tile_queries * c.tile_keys * (padded + c.softmax) / rate + c.block_us * 1e-6
+    block = 4 * c.tile_queries * tile_keys * (padded + c.softmax) / rate + c.block_us * 1e-6
 
     # The mean share of the keys that a tile reads, of whole tiles: more queries are more work.
-    longer = 2 * np.maximum(key_blocks * c.tile_keys, last)
-    mean = np.minimum(1.0, (longer - last + np.maximum(tile_queries, c.tile_keys)) / longer)
+    longer = 2 * np.maximum(key_blocks * tile_keys, last)
+    mean = np.minimum(1.0, (longer - last + np.maximum(tile_queries, tile_keys)) / longer)
     start = c.tile_us * 1e-6 * (1.0 if causal else (padded / 64) ** 2)
     seconds: Floats = np.asarray(np.inf)
     for parts in (1.0, *_KEY_SPLITS) if c.splits else (1.0,):
