@@ -347,13 +347,14 @@ def test_a_described_neighbour_is_served_like_the_known_one(model, tmp_path):
         predict(TimedModel(architecture, c, BFLOAT16, False, device("h100-sxm")), seen, job, [32])
         for architecture, c, seen in (traced, (model, model.dimensions, page))
     )
+    # Engines turn heads in one kernel and gather no windows; transformers uses many for both.
+    most = {"vision": 1.5, "prefill": 1.25, "decode": 1.001}
     for name, stage in known.stages.items():
-        # All inputs are copied, of which an image of several frames has more than its pixels.
-        error = 0.25 if name == "prefill" else 0.06
-        assert found.stages[name].seconds == pytest.approx(stage.seconds, rel=error)
-    assert (jobs, found.page_seconds) == ([job], pytest.approx(known.page_seconds, rel=0.02))
-    rate = known.throughput[0].pages_per_second
-    assert found.throughput[0].pages_per_second == pytest.approx(rate, rel=0.05)
+        assert 0.99 * stage.seconds <= found.stages[name].seconds <= most[name] * stage.seconds
+    assert jobs == [job]
+    assert known.page_seconds <= found.page_seconds <= 1.07 * known.page_seconds
+    [rate], [expected] = ([each.pages_per_second for each in e.throughput] for e in (found, known))
+    assert 0.83 * expected <= rate <= 1.001 * expected
 
 
 @pytest.mark.skipif(not IS_5, reason="transformers 4 has none of the six")
