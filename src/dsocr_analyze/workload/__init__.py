@@ -50,11 +50,13 @@ class ViewBatch:
     Attributes:
         resolution: Pixels per side, or the width if they are no squares.
         height: In pixels; None for squares.
+        frames: In which the processor repeats a view, as if of a video.
     """
 
     count: int
     resolution: int
     height: int | None = None
+    frames: int = 1
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -63,8 +65,8 @@ class ViewBatch:
 
     @property
     def pixels(self) -> int:
-        """Of them all."""
-        return self.count * self.resolution * (self.height or self.resolution)
+        """Of them all, in all frames."""
+        return self.count * self.frames * self.resolution * (self.height or self.resolution)
 
 
 @dataclass(frozen=True, slots=True)

@@ -385,13 +385,14 @@ class Neighbour(Architecture, OcrModel):
         """A page that is seen in so many columns and rows of tokens."""
         columns, rows = grid
         width, height = (each * self.page_rule.factor for each in grid)
+        frames = self.dimensions.vision.frames
         return PageWorkload(
             page=page,
             base_size=0,
             image_size=0,
             crop_mode=False,
             grid=grid,
-            views=(ViewBatch(1, width, None if width == height else height),),
+            views=(ViewBatch(1, width, None if width == height else height, frames),),
             visual_tokens=columns * rows,
             text_tokens=text_tokens,
             batch_size=batch_size,
