@@ -349,6 +349,7 @@ def test_few_and_many_bars_are_readable_and_many_are_wider(report, name, count, 
     [
         ("--x mode --mode tiny,1024/512,768,gundam-m,base --dtype float32 --page a5@300"
          " --batch-size 17", "kv_cache_bytes", "B", True),
+        ("--use-flash-attn 0 --arch glm-ocr --page 64x64", "page_flops", "FLOPs", True),
         ("--x mode --mode all --dtype bfloat16,float32", "page_bytes_read", "B", True),
         ("--x page --mode 1280/640,small,768 --dtype float16,float32 --page letter,123x4567",
          "decode_step_bytes_written", "B", True),
@@ -359,7 +360,7 @@ def test_few_and_many_bars_are_readable_and_many_are_wider(report, name, count, 
          "decode_step_bytes_read_expected", "B", True),
         ("--x page --page 400:2000:10x1754", "page_flops", "FLOPs", False),
     ],
-    first(1),
+    first(2),
 )  # fmt: skip
 def test_bars_are_the_rows_and_say_their_values(
     draw, capsys, arguments, quantity, unit, are_written

@@ -404,6 +404,7 @@ def _chosen_x(x: str | None, columns: dict[str, list[Any]], differing: list[str]
         "mode": [
             size
             for size, other in (("image_size", "base_size"), ("base_size", "image_size"))
+            if {size, other} <= columns.keys()  # but of a model whose processor chooses sides
             if is_alone["crop_mode"] and (is_alone[other] or not columns["crop_mode"][0])
             if values[size] == values["mode"] > MOST_SERIES
         ],
