@@ -39,13 +39,8 @@ class ResizeRule(PageRule):
 
     @property
     @abstractmethod
-    def most(self) -> int:
-        """Upper bound of the tokens per side."""
-
-    @property
     def most_tokens(self) -> int:
         """Upper bound of the tokens per page."""
-        return self.most**2
 
     @property
     def largest_aspect(self) -> int:
@@ -105,7 +100,7 @@ class ResizeRule(PageRule):
     @cached_property
     def _grids_up_to(self) -> Size:
         """How many grids there can be of at most 0, 1, 2 ... columns."""
-        most_rows = np.minimum(self.most, self.most_tokens // np.arange(1, self.most + 1))
+        most_rows = self.most_tokens // np.arange(1, self.most_tokens + 1)
         return np.append(0, np.cumsum(most_rows))
 
 
@@ -128,16 +123,6 @@ class SmartResize(ResizeRule):
     largest: int
     frames: int = 1
     enlarges: Literal["never", "down", "nearest"] = "never"
-
-    @property
-    def most(self) -> int:
-        """Upper bound of the tokens per side.
-
-        Before rounding, the longer side c is at most 200 times the shorter r, and rounding adds
-        less than a token to that: c <= 200 (r + 1). Also c r <= `most_tokens`.
-        """
-        half = _LARGEST_ASPECT // 2
-        return half + math.isqrt(half**2 + _LARGEST_ASPECT * self.most_tokens)
 
     @cached_property
     def most_tokens(self) -> int:
@@ -192,9 +177,9 @@ class LongestEdge(ResizeRule):
     longest: int
 
     @property
-    def most(self) -> int:
-        """Tokens of the longest side."""
-        return -(-self.longest // self.factor)
+    def most_tokens(self) -> int:
+        """The longest side squared."""
+        return (-(-self.longest // self.factor)) ** 2
 
     @property
     def largest_aspect(self) -> int:
@@ -217,9 +202,9 @@ class FixedView(ResizeRule):
     side: int
 
     @property
-    def most(self) -> int:
-        """Tokens of the side."""
-        return self.side // self.factor
+    def most_tokens(self) -> int:
+        """The side squared."""
+        return (self.side // self.factor) ** 2
 
     def _resized(self, sides: Size) -> Size:
         return np.full_like(sides, self.side)
