@@ -1,7 +1,5 @@
 """The model that documents are written from: calls of its modules, on a tape and in a trace."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json
@@ -9,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
@@ -63,7 +61,7 @@ class Case:
         """Work of the call."""
         return total_work(self.operators.values())
 
-    def child(self, name: str) -> Case:
+    def child(self, name: str) -> Self:
         """The same of a child alone."""
         taped = next(each.call for each in self.taped.children if each.name == name)
         return replace(self, taped=taped, taped_params=taped.params)

@@ -5,14 +5,12 @@ product 6. Movement keeps its rules; matrix products and the operators in `_REAL
 restated; others are unknown for them.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import torch
 
@@ -125,7 +123,7 @@ class _Value:
     def isCompleteTensor(self) -> bool:  # noqa: N802 - fvcore's name
         return isinstance(self.value, torch.Tensor)
 
-    def type(self) -> _Value:
+    def type(self) -> Self:
         return self
 
     def sizes(self) -> list[int]:
