@@ -12,7 +12,8 @@ measured with, each group is left out in turn instead. The same tables give the 
 Rows used: the last tables of vLLM, and of SGLang with the kernels that it takes by default;
 products with m up to 16384 and n, k from 256 (errors up to 16384 each); attention without a window
 and head sizes up to 256; experts with balanced choices and all experts on one GPU, their width
-split over 1 to 32 GPUs. Peaks are those of devices.toml.
+split over 1 to 32 GPUs, under SGLang those whose tile was not tuned for the GPU. Peaks are those of
+devices.toml.
 """
 
 from __future__ import annotations

@@ -64,12 +64,26 @@ _OTHERS: Final = 5.0
 _DTYPES: Final = {"bfloat16": "bfloat16", "float8": "fp8"}
 _FEWEST: Final = 50
 """Rows that make a table of integer weights worth a look."""
-_UNGATED: Final = ((2688, 1856), (2048, 5120), (1024, 2688))
+_ALIGNED: Final = 16
+_UNGATED: Final = ((2688, 1856), (2048, 5120), (1024, 2688), (8192, 5120))
 """Hidden and inner sizes of models whose experts have no gate, so two matrices instead of three.
 
 The tables do not say so. With three, these alone would have been read at 1.2 to 1.4 times the
 bandwidth of every GPU, and all others at 0.8 to 0.96 of it.
 """
+_TUNED: Final[dict[str, dict[int, tuple[int, ...]]]] = {
+    "a100-80gb-sxm": {8: (1792, 2048, 3584, 4096, 7168)},
+    "h100-sxm": {8: (1792, 2048, 3584, 4096, 7168), 16: (1024, 2048),
+                 128: (192, 352, 384, 512, 704, 768), 512: (64, 128, 336, 672, 1344, 2688)},
+    "h200-sxm": {8: (1792, 2048, 3584, 4096, 7168, 14336), 16: (1024,), 128: (192, 384, 704, 768),
+                 512: (64, 128, 256)},
+    "l40s": {8: (3584,), 128: (928, 1856)},
+    "b200": {16: (1024, 2048), 128: (352, 704), 256: (256, 512)},
+    "rtx-pro-6000": {256: (512,)},
+}  # fmt: skip
+"""Inner sizes of experts by their number that run a tile tuned for this GPU, which the wheel of
+SGLang 0.5.14 ships (`configs/*/E=8,N=1792,device_name=...json`). All others, 64 experts of 896
+among them, take its default tile, which alone is fitted."""
 
 
 def data_directory(given: Path | None) -> Path:
@@ -109,13 +123,20 @@ def read_rows(
         return None
     sizes, keys, within = _sizes(columns, kind)
     if engine == "sglang" and kind == "experts":
-        # SGLang's collector gave every expert a gate: 2688 x 1856, too, takes three matrices' time.
-        sizes["gated"] = np.ones(len(within))
+        # But on L40S, every expert had a gate: 2688 x 1856, too, takes three matrices' time.
+        sizes["gated"] = sizes["gated"] if gpu == "l40s" else np.ones(len(within))
+        # Weights of other inner sizes, which Triton loads element by element, no page has.
+        within = sizes["inter"] % _ALIGNED == 0
     group = np.stack([np.asarray(columns[key], dtype=np.int64) for key in keys], axis=1)
     held_out = held_out_groups([tuple(map(int, row)) for row in group])
     seconds = np.asarray(columns["latency"], dtype=float) / 1e3
     version = f"{engine} {found[-1].parent.name}"
-    return MeasuredRows(sizes, seconds, held_out, within, group, version)
+    rows = MeasuredRows(sizes, seconds, held_out, within, group, version)
+    if engine == "sglang" and kind == "experts":
+        tuned = {(number, inter) for number, each in _TUNED.get(gpu, {}).items() for inter in each}
+        shapes = zip(sizes["experts"], sizes["inter"], strict=True)
+        rows = rows.taken(np.array([shape not in tuned for shape in shapes]))
+    return rows
 
 
 def _version(path: Path) -> list[int]:

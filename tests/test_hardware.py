@@ -274,19 +274,32 @@ def test_what_was_measured_in_8_bits_is_of_those_measurements():
     assert (fitted is timed.kinds["gemm", "float8"], fitted.assumed) == (True, False)
 
 
-@pytest.mark.parametrize(
-    ("limit", "slow"),
-    [(16, "share_64"), (64, "share_128"), (128, "share_256"), (256, "share_more")],
-)
-def test_a_tile_takes_the_rows_up_to_its_limit(limit, slow):
-    timed = device("h100-sxm")
-    fitted = timed.kinds["gemm", "float8"].coefficients
-    sizes = {"m": np.array([limit, limit + 1.0]), "n": np.array(1280.0), "k": np.array(896.0)}
-    (before, after), (same, _) = (
-        formula_seconds(c, sizes, Machine.of(timed.gpu, "float8"), 1, causal=False)
-        for c in (replace(fitted, **{slow: 1e-6}), fitted)
+SHARES = ("share_16", "share_64", "share_128", "share_256", "share_more")
+
+
+def float8_products(m, size, slow):
+    """Seconds on an H100 whose tiles with these shares are 10,000 times slower."""
+    fitted = H100.kinds["gemm", "float8"].coefficients
+    c = replace(fitted, **{share: getattr(fitted, share) / 1e4 for share in slow})
+    sizes = {"m": np.array(m), "n": np.array(size), "k": np.array(size)}
+    return formula_seconds(c, sizes, Machine.of(H100.gpu, "float8"), 1, causal=False)
+
+
+@pytest.mark.parametrize(("limit", "number"), [(16, 1), (64, 2), (128, 3), (256, 4)])
+def test_a_tile_takes_the_rows_up_to_its_limit(limit, number):
+    same, _ = float8_products([limit, limit + 1.0], 1280.0, ())
+    before, after = float8_products([limit, limit + 1.0], 1280.0, SHARES[number:])
+    assert before == pytest.approx(same, rel=0.1)
+    assert after > 100 * before
+
+
+def test_kernels_of_two_ranges_meet_between_their_times_where_more_rows_would_take_less():
+    (before, after), (slow, _), (_, fast) = (
+        float8_products([256, 257.0], 8192.0, shares) for shares in (SHARES[:4], SHARES, ())
     )
-    assert before == same < after / 100
+    assert before == pytest.approx(after, rel=0.05)
+    assert slow > 1000 * fast
+    assert 0.5 < before / math.sqrt(slow * fast) < 2
 
 
 @pytest.mark.parametrize(("n", "is_cold"), [(512, False), (4096, True)])
@@ -307,6 +320,21 @@ def test_blocks_of_an_elementwise_kernel_take_their_time():
     fitted = H100.fitted("movement").coefficients
     nanoseconds = 2**16 * fitted.row_ns, 2**20 * fitted.element_ns
     assert (many, long) == pytest.approx([1e-9 * each for each in nanoseconds], rel=0.1)
+
+
+@pytest.mark.parametrize(("head_dim", "blocks"), [(64, 1), (96, 2)])
+def test_flash_attention_2_reads_twice_as_many_keys_at_a_time_of_narrow_heads(head_dim, blocks):
+    timed = device("l40s")
+    fitted = timed.fitted("encoder_attention").coefficients
+    assert (fitted.head_step, fitted.tile_keys) == (32, 64)
+    blocks_alone = replace(fitted, block_us=1e3)
+    sizes = {"batch": 1, "queries": 1, "heads": 1, "head_dim": head_dim, "kv_heads": 1}
+    sizes = {name: np.array(float(size)) for name, size in sizes.items()}
+    sizes["keys"] = np.array([64.0, 128.0])
+    few, more = formula_seconds(
+        blocks_alone, sizes, Machine.of(timed.gpu, "bfloat16"), 2, causal=False
+    )
+    assert more == pytest.approx(blocks * few, rel=0.05)
 
 
 def test_heads_that_share_keys_share_a_tile_where_the_library_packs_them():

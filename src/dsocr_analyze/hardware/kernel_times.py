@@ -118,12 +118,17 @@ def _by_range(
     """Seconds of a kernel that a library chooses by the range of a size, up to each of `bounds`.
 
     `seconds` are those of a size with the kernel of a range. Beyond a bound the next one takes
-    over, within a fraction `ramp` of it, and takes no less time than the last one at the bound
-    unless it `may_fall`.
+    over, within a fraction `ramp` of it. Where it takes less time than the last one did, both take
+    their geometric mean around the bound, as more takes no less time, unless it `may_fall`.
     """
     uppers, least = (*bounds, np.inf), np.where(may_fall, 0.0, 1.0)
-    taken = seconds(0, np.minimum(size, uppers[0]))
+    taken, reached = seconds(0, np.minimum(size, uppers[0])), np.zeros(())
     for number, bound in enumerate(bounds, 1):
+        last, first = (seconds(each, np.asarray(bound)) for each in (number - 1, number))
+        reached = np.maximum(reached * least, last)
+        falls = (first < reached) & (least > 0)
+        level = np.where(falls, np.sqrt(first * reached), np.inf)
+        taken, reached = np.minimum(taken, level), np.minimum(reached, level)
         longer = seconds(number, np.clip(size, bound, uppers[number]))
         begun = np.clip((size / bound - 1) / ramp, 0.0, 1.0) if ramp else 1.0 * (size > bound)
         taken = taken * np.maximum(least, longer / taken) ** begun
