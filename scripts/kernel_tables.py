@@ -16,6 +16,7 @@ from dsocr_analyze.hardware.kernel_times import Floats
 
 __all__ = [
     "KINDS",
+    "OTHERS",
     "SYSTEMS",
     "MeasuredRows",
     "data_directory",
@@ -58,7 +59,7 @@ _TABLES: Final = {
 }
 """Folder and file of each kind. Elementwise kernels stand for all that only move bytes: elements of
 16 bits are read, scaled, and written in 8."""
-_OTHERS: Final = 5.0
+OTHERS: Final = 5.0
 """Weights beside its own that a product was measured with in turn: none is in L2 unless all are
 (`collect_gemm.py` of ai-dynamo/aiconfigurator, `outside_loop_count`)."""
 _DTYPES: Final = {"bfloat16": "bfloat16", "float8": "fp8"}
@@ -199,7 +200,7 @@ def _sizes(
     names: dict[str, str]
     if kind == "gemm":
         sizes = {name: columns[name].astype(float) for name in ("m", "n", "k")}
-        sizes["others"] = np.full(len(sizes["m"]), _OTHERS)
+        sizes["others"] = np.full(len(sizes["m"]), OTHERS)
         return sizes, ("n", "k"), (sizes["n"] <= 16384) & (sizes["k"] <= 16384)
     if kind == "experts":
         names = {"tokens": "num_tokens", "hidden": "hidden_size", "experts": "num_experts",
