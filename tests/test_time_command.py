@@ -283,6 +283,15 @@ def test_the_table_and_the_markdown_say_it_all(capsys, changes, options, said):
     assert (code, err, [each for each in said if each not in text]) == (0, "", [])
 
 
+def test_of_a_burst_only_the_whole_request_corrects(capsys):
+    [entry] = timed(capsys, "h100 --concurrency 200 --max-new-tokens 800")
+    factor = (6 + 799 * 0.03) / entry["throughput"][0]["page_seconds"]
+    file = result(max_concurrency=None, mean_ttft_ms=6000.0, mean_tpot_ms=30.0)
+    [found] = compared(capsys, file)["benchmarks"]
+    assert (found["concurrency"], found["steady"]) == (200, False)
+    assert [found["first_token"], found["per_token"]] == pytest.approx([factor, factor])
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("program", "server"),

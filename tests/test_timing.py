@@ -1138,6 +1138,11 @@ def test_what_is_impossible_or_not_predicted_is_named(error, said, model, change
     assert all(each in str(refused.value) for each in refused.value.arguments)
 
 
+def test_fewer_than_one_page_in_flight_are_refused():
+    with pytest.raises(WorkloadError, match="concurrency 0 is too small; give 1 or more"):
+        predict(model_of(), planned(), assumed(), (4, 0))
+
+
 # === output lengths ===
 
 PAGES_BY_TOKENS = st.dictionaries(st.integers(1, 200), st.integers(1, 9), min_size=1, max_size=5)
