@@ -114,17 +114,20 @@ def _overlapped(first: Floats, second: Floats, norm: float) -> Floats:
 def _by_range(
     size: Floats, bounds: Sequence[Floats | float], seconds: Callable[[int, Floats], Floats],
     *, ramp: float = 0.0, may_fall: NDArray[np.bool_] | bool = False,
+    at_bounds: Callable[[int, Floats], Floats] | None = None,
 ) -> Floats:  # fmt: skip
     """Seconds of a kernel that a library chooses by the range of a size, up to each of `bounds`.
 
     `seconds` are those of a size with the kernel of a range. Beyond a bound the next one takes
     over, within a fraction `ramp` of it. Where it takes less time than the last one did, both take
-    their geometric mean around the bound, as more takes no less time, unless it `may_fall`.
+    their geometric mean around the bound, as more takes no less time, unless it `may_fall`:
+    `at_bounds` are the seconds there, whatever else depends on a size.
     """
     uppers, least = (*bounds, np.inf), np.where(may_fall, 0.0, 1.0)
     taken, reached = seconds(0, np.minimum(size, uppers[0])), np.zeros(())
     for number, bound in enumerate(bounds, 1):
-        last, first = (seconds(each, np.asarray(bound)) for each in (number - 1, number))
+        there = at_bounds or seconds
+        last, first = (there(each, np.asarray(bound)) for each in (number - 1, number))
         reached = np.maximum(reached * least, last)
         falls = (first < reached) & (least > 0)
         level = np.where(falls, np.sqrt(first * reached), np.inf)
@@ -364,7 +367,10 @@ def _experts(
     )
     again = 1 - fitting if c.tiles in (BEST_64, BEST_128) else 1.0
 
-    def both(number: int, some: Floats) -> Floats:
+    def at_bounds(number: int, some: Floats) -> Floats:
+        return both(number, some, np.minimum(size["experts"], some * size["top_k"]))
+
+    def both(number: int, some: Floats, touched: Floats = touched) -> Floats:
         tile, rows = _CHOICES[c.tiles][number], some * size["top_k"]
         few = _fading(rows / touched, _FEW_EACH) if tile.has_few_rows is None else tile.has_few_rows
         slower = 1 + np.where(second, 0.0, c.wide_memory * (1 - few) * again)
@@ -385,7 +391,9 @@ def _experts(
     share = np.where(second, c.fallback_movement, c.movement_share)
     launch = c.launch_us + np.where(second, c.fallback_us, 0.0)
     may_fall = (inter < _NARROW_INTER) | (inter % _ALIGNED > 0)
-    seconds = _by_range(tokens, bounds, both, ramp=_RAMP, may_fall=may_fall) + launch * 1e-6
+    seconds = _by_range(
+        tokens, bounds, both, ramp=_RAMP, may_fall=may_fall, at_bounds=at_bounds
+    ) + launch * 1e-6  # fmt: skip
     needed = (up_width + width) * hidden * np.minimum(1.0, inter / width)
     return (
         seconds + moved / (share * machine.bytes_per_second),
