@@ -115,7 +115,7 @@ _LIMITS: Final = (
     (r"generation_attention\.whole_waves", (1e-4, 0.7)),
     (r"generation_attention\.l2_sharpness", (1.0, 24.0)),
     (r"experts\.l2_share", (0.5, 8.0)),
-    (r"experts\.l2_part", (0.3, 1.5)),
+    (r"(experts|generation_attention)\.l2_part", (0.3, 1.5)),
     (r"experts\.ramp_mb", (1e-4, 30.0)),
     (r".*\.(l2|movement|combine)_share", (0.3, 8.0)),
     (r".*\.quantize_share", (0.1, 8.0)),
