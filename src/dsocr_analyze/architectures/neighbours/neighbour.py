@@ -100,14 +100,6 @@ NATIVE: Final = Mode("native", 0, 0, crop_mode=False)
 """The only mode: the processor chooses the sides."""
 
 _IMAGE_TOKEN: Final = {"image_token_id", "image_token_index"}.__contains__
-_NEVER_GUESSED: Final = (
-    ("text_config", "head_dim"),
-    ("vision_config", "out_hidden_size"),
-    ("vision_config", "spatial_merge_size"),
-    ("vision_config", "temporal_patch_size"),
-)
-"""Keys that do not follow from others where they are absent: their classes set a number."""
-
 _BEFORE: Final = 4
 """Tokens before the image at most; no figure depends on it."""
 
@@ -139,6 +131,8 @@ class Neighbour(Architecture, OcrModel):
         source: Where the built-in config is from.
         usual_page: How pages are usually rendered for it, in words.
         options: Of its decoder, as `DenseDecoder.read` takes them.
+        never_guessed: Keys that do not follow from others where they are absent: their classes set
+            a number.
         vision_keys: Those with the layers, the heads and the width of the MLP of `vision_config`.
         is_tied: Whether the head has the embeddings' weights where a file does not say so.
         asks_decoder: Whether it has them, too, if the decoder's keys say so.
@@ -151,6 +145,11 @@ class Neighbour(Architecture, OcrModel):
     """
 
     options: ClassVar[Mapping[str, Any]]
+    never_guessed: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("vision_config", "out_hidden_size"),
+        ("vision_config", "spatial_merge_size"),
+        ("vision_config", "temporal_patch_size"),
+    )
     vision_keys: ClassVar[tuple[str, str, str]] = ("depth", "num_heads", "intermediate_size")
     is_tied: ClassVar[bool] = False
     asks_decoder: ClassVar[bool] = False
@@ -226,7 +225,7 @@ class Neighbour(Architecture, OcrModel):
     def read_dimensions(self, config: Config) -> NeighbourDimensions:
         """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
         keys = ConfigKeys(config)
-        for section, name in _NEVER_GUESSED:
+        for section, name in self.never_guessed:
             if name in self._built_in.get(section, {}):
                 self._section(keys, section).value(name)
         text = self.read_decoder(keys)

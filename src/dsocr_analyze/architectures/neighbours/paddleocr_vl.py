@@ -41,6 +41,7 @@ from dsocr_analyze.workload import PageWorkload
 class PaddleOcrVl(Neighbour):
     """PaddleOCR-VL."""
 
+    never_guessed = (("text_config", "head_dim"), *Neighbour.never_guessed)
     options: ClassVar[Mapping[str, Any]] = {
         "rotary": "sections",
         "mrope_section": (16, 24, 24),

@@ -34,6 +34,7 @@ _PRODUCTS: Final = ("linear_fc1", "act_fn", "linear_fc2")
 class Qwen3Vl(Neighbour):
     """Qwen3-VL, base of several OCR models."""
 
+    never_guessed = (("text_config", "head_dim"), *Neighbour.never_guessed)
     options: ClassVar[Mapping[str, Any]] = {
         "rotary": "turns",
         "mrope_section": (24, 20, 20),
