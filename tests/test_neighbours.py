@@ -166,12 +166,17 @@ def read_checked(model, config):
     return model.read_dimensions(config)
 
 
-def test_a_head_without_a_size_is_refused_where_its_class_has_one():
-    text = {
-        key: value for key, value in QWEN3_VL.config["text_config"].items() if key != "head_dim"
-    }
+@pytest.mark.parametrize("model", [GLM_OCR, LIGHTONOCR, PADDLEOCR_VL, QWEN3_VL])
+def test_a_head_without_a_size_is_refused_where_its_class_has_one(model):
+    config = copy.deepcopy(dict(model.config))
+    width = config["text_config"]["hidden_size"] // config["text_config"]["num_attention_heads"]
+    del config["text_config"]["head_dim"]
+    if model is GLM_OCR:
+        config["text_config"]["rope_parameters"]["mrope_section"] = [width // 2, 0, 0]
+        assert model.read_dimensions(config).decoder.head_dim == width == 96
+        return
     with pytest.raises(ConfigError, match=r"lacks 'text_config\.head_dim'"):
-        QWEN3_VL.read_dimensions({**QWEN3_VL.config, "text_config": text})
+        model.read_dimensions(config)
 
 
 @pytest.mark.parametrize(("model", "key", "value", "said"), WRONG)

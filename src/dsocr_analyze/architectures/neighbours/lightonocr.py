@@ -42,6 +42,7 @@ from dsocr_analyze.workload import PageWorkload
 class LightOnOcr(Neighbour):
     """LightOnOCR."""
 
+    never_guessed = (("text_config", "head_dim"), *Neighbour.never_guessed)
     options: ClassVar[Mapping[str, Any]] = {"head_norms": True}
     vision_keys = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
     is_tied = True
