@@ -172,7 +172,7 @@ def test_a_head_without_a_size_is_refused_where_its_class_has_one(model):
     width = config["text_config"]["hidden_size"] // config["text_config"]["num_attention_heads"]
     del config["text_config"]["head_dim"]
     if model is GLM_OCR:
-        config["text_config"]["rope_parameters"]["mrope_section"] = [width // 2, 0, 0]
+        config["text_config"]["rope_parameters"]["mrope_section"] = [8, 20, 20]
         assert model.read_dimensions(config).decoder.head_dim == width == 96
         return
     with pytest.raises(ConfigError, match=r"lacks 'text_config\.head_dim'"):
