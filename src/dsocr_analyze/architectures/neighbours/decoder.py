@@ -15,6 +15,7 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     Pass,
     cached,
     eager_attention,
+    repeat_kv,
     rotated,
     swiglu,
 )
@@ -278,7 +279,7 @@ def _attention(
         heads = fused_attention(t, "flash_attention", Attention(B, H, kv, T, K, D, D), q, k, v)
         return t.call("o_proj", linear, heads, n, H * D, c.hidden_size), k, v, None
     heads, weights = eager_attention(
-        t, q, k, v, mask, p, c, keys_are_apart=False,
+        t, q, *repeat_kv(t, k, v, p, c), mask, p, c, keys_are_apart=False,
         queries_are_apart=c.rotary != "neighbours",  # where rotation has laid them out anew
         scaled="mul",
     )  # fmt: skip

@@ -58,7 +58,9 @@ def attention(
     if p.flash:
         heads, weights = flash_attention(t, q, k, v, p, c), None
     else:
-        heads, weights = eager_attention(t, q, k, v, mask, p, c, keys_are_apart=not p.past)
+        keys, values = repeat_kv(t, k, v, p, c)
+        heads, weights = eager_attention(t, q, keys, values, mask, p, c, keys_are_apart=not p.past)
+        t.hold(keys, values)  # in the class until it returns
     out = t.call("o_proj", linear, heads, n, H * D, d, bias=c.attention_bias)
     t.hold(cos, sin, q, weights, *written)
     return out, k, v
@@ -80,6 +82,16 @@ def cached(
     )
 
 
+def repeat_kv(
+    t: Tape, k: Operand, v: Operand, p: Pass, c: DecoderDimensions
+) -> tuple[Operand, Operand]:
+    """Keys and values for each head; one for all heads is expanded in place."""
+    if not c.heads > c.kv_heads > 1:
+        return k, v
+    n = p.B * p.keys * (c.heads * c.head_dim)
+    return t.move("clone", k, n=n), t.move("clone", v, n=n)
+
+
 def eager_attention(
     t: Tape,
     q: Operand,
@@ -93,19 +105,17 @@ def eager_attention(
     queries_are_apart: bool = True,
     scaled: str = "div",
 ) -> tuple[Operand, Operand]:
-    """`softmax(q k^T / sqrt(D) + mask) v`, `[B, T, H, D]`, and its weights.
+    """`softmax(q k^T / sqrt(D) + mask) v`, `[B, T, H, D]`, and its weights, after `repeat_kv`.
 
     With several sequences and heads, a product first copies factors that are no batches of matrices
     in memory: a prompt's queries, keys if these `are_apart`, too, and a key shared by all heads.
     """
     B, T, K, H, kv, D = p.B, p.T, p.keys, c.heads, c.kv_heads, c.head_dim
-    is_prompt, is_apart, repeated = not p.past, H > 1 and B > 1, B * K * (H * D)
+    is_prompt, is_apart = not p.past, H > 1 and B > 1
     queries = B * T * (H * D) if is_apart and is_prompt and queries_are_apart else None
     shared = None
-    if H > kv > 1:  # `repeat_kv`; one for all heads is expanded in place
-        k, v = t.move("clone", k, n=repeated), t.move("clone", v, n=repeated)
-    elif is_apart and (keys_are_apart or kv != H):
-        shared = repeated
+    if is_apart and not H > kv > 1 and (keys_are_apart or kv != H):
+        shared = B * K * (H * D)
     if is_prompt:
         t.skippable(scores_of_later_tokens(t, p, H) * (2 * D))
     weights = t.map(scaled, product(t, Gemm(B * H, T, K, D), q, k, queries, shared))
