@@ -23,7 +23,7 @@ def drawn_model(draw, model):
     config["architectures"], patch = [model.vendor_classes[0]], draw.choice((14, 16))
     sizes = {
         "patch_size": patch,
-        "window_size": draw.randint(48, 150),
+        "window_size": draw.randint(64, 150),
         "image_size": patch * 4 * draw.randint(1, 8),
     }
     config["vision_config"] |= {key: sizes[key] for key in sizes if key in config["vision_config"]}

@@ -53,7 +53,7 @@ def sorting_row(found: ComparisonDocument, order: str) -> ComparedQuantity:
         if key == row.key or (key.startswith("_") and key in row.key)
     }
     if order not in known:
-        raise WorkloadError(f"--sort {order} is of no model here; give {', '.join(known)}")
+        raise WorkloadError(f"a ranking by {order} is of no model here; give {', '.join(known)}")
     return known[order]
 
 
