@@ -129,7 +129,8 @@ def test_what_is_stale_is_named(capsys, monkeypatch):
         ([], 0, "0 of 2 pages are stale\n"),
     ):
         pages = {"a.md": Filled("", changed), "b.md": Filled("", [])}
-        monkeypatch.setattr("dsocr_analyze.documents.library.filled_documents", lambda *_: pages)  # noqa: B023
+        filled = "dsocr_analyze.documents.library.filled_documents"
+        monkeypatch.setattr(filled, lambda *_, pages=pages: pages)
         assert cli.main(["docs", "--check"]) == code
         assert capsys.readouterr().out == said
 
