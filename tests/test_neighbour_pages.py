@@ -2,6 +2,8 @@
 
 import json
 import random
+import sys
+from importlib import metadata
 
 import numpy as np
 import pytest
@@ -114,6 +116,25 @@ def test_what_a_neighbour_lacks_is_refused_in_a_line(line, said, tmp_path, capsy
     code, out, err = run(capsys, *line.format(folder=tmp_path).split())
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said in err
+
+
+@pytest.mark.parametrize("line", ["--arch glm-ocr --engine analytic", "compare --all"])
+def test_closed_forms_need_no_transformers(line, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.setattr(metadata, "version", lambda name: metadata.distribution("no such").version)
+    assert run(capsys, *line.split())[0] == 0
+
+
+@pytest.mark.parametrize(("engine", "says_so"), [("trace", True), ("analytic", False)])
+def test_a_report_says_what_cannot_be_traced_if_a_trace_was_asked_for(
+    engine, says_so, capsys, monkeypatch
+):
+    monkeypatch.setattr(metadata, "version", lambda _: "5.22")
+    code, out, err = run(capsys, "--arch", "glm-ocr", "--engine", engine, "--json", "-")
+    notes = json.loads(out)["notes"]
+    too_old = [note for note in notes if note.startswith("transformers 5.22 is too old to trace")]
+    assert (code, len(too_old), "5.22 is too old" in err) == (0, says_so, says_so)
 
 
 @sampled("seed", range(30), first(2))

@@ -69,7 +69,8 @@ class Engine:
         # Both engines give equal records, so the tape's are timed for either; and they are timed
         # first, so that errors show before a long trace.
         entries = () if self.time is None else self.entries(asked)
-        if asked.engine == "trace" and not self.directory.untraceable:
+        untraceable = self.directory.untraceable if asked.engine == "trace" else ""
+        if asked.engine == "trace" and not untraceable:
             with self.announced() as announce:
                 announce("importing torch, building the model")
                 report = self.session(asked).analyze(asked.workload, on_progress=announce)
@@ -83,6 +84,8 @@ class Engine:
                 self.directory, asked.workload_of_page, dtype=asked.dtype,
                 flash_attention=asked.flash_attention,
             )  # fmt: skip
+            if untraceable:
+                figures = replace(figures, notes=(*figures.notes, untraceable))
             report = build_report(
                 figures, None, dt.datetime.now(dt.UTC), with_modules=self.with_modules
             )

@@ -68,7 +68,6 @@ def page_figures(
             *([UNIFORM_ROUTING_NOTE] if architecture.routed_expert else []),
             "the analytic engine evaluated closed forms; nothing was run",
             *directory.assumptions,
-            *filter(None, [directory.untraceable]),
             *map("not modelled: {0.reason}".format, architecture.forms.model.not_modelled),
         ),
     )

@@ -256,6 +256,7 @@ def analyze(
     printing.emit(
         context, report, ReadableReport(report, written, full, ": --full", page), files=files
     )
+    words.note_untraceable(context, directory)
     words.warn(context, report.warnings)
 
 

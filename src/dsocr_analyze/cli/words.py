@@ -74,6 +74,12 @@ def warn(
             complain(f"warning: {line}")
 
 
+def note_untraceable(context: typer.Context, directory: ModelDirectory, of: str = "") -> None:
+    """Prints why a trace that was asked for is not made."""
+    if context.params.get("engine") == "trace" and (reason := directory.untraceable):
+        complain(f"note: {of}{reason}")
+
+
 def print_config_findings(
     context: typer.Context,
     directory: ModelDirectory,
@@ -88,8 +94,7 @@ def print_config_findings(
     of = "" if name is None else f"{name}: "
     for warning in directory.config_findings.warnings:
         warn(context, [f"{of}{warning}"])
-    if context.params.get("engine") == "trace" and (reason := directory.untraceable):
-        complain(f"note: {of}{reason}")
+    note_untraceable(context, directory, of)
     if by_closed_forms and directory.recognized is not None:
         for note in directory.dimensions().notes:
             complain(f"note: {of}{note}")
