@@ -4,8 +4,10 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.workload import BOUNDS, LARGEST_COUNT, check_count, check_page
 
 
-def checked_page(page: object) -> tuple[int, int]:
-    """Width and height in pixels; raises WorkloadError or PageError for anything else."""
+def checked_page(page: object, batch_size: int, max_new_tokens: int) -> tuple[int, int]:
+    """Width and height in pixels; raises WorkloadError or PageError for a wrong page or count."""
+    for name, count in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
+        check_count(name, count, *BOUNDS[name])
     if not isinstance(page, tuple | list) or len(page) != 2:
         raise WorkloadError(f"page {page!r} is not a pair; give (width, height) in pixels")
     return check_page(*page)

@@ -45,7 +45,10 @@ def sorting_row(found: ComparisonDocument, order: str) -> ComparedQuantity:
     Raises:
         WorkloadError: No model has it.
     """
-    keys = {**ORDERS, **{row.key[9:]: row.key for row in found.rows if row.unit == "score"}}
+    keys = {
+        **ORDERS,
+        **{row.key.removeprefix("accuracy_"): row.key for row in found.rows if row.unit == "score"},
+    }
     known = {
         name: row
         for name, key in keys.items()

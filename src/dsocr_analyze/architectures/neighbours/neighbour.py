@@ -44,7 +44,7 @@ from dsocr_analyze.kernels import Rows
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import embedding
 from dsocr_analyze.toml_table import read_toml
-from dsocr_analyze.workload import BOUNDS, Mode, PageWorkload, ViewBatch, check_count
+from dsocr_analyze.workload import Mode, PageWorkload, ViewBatch
 
 if TYPE_CHECKING:
     import torch
@@ -99,7 +99,7 @@ class HeldPrompt:
 NATIVE: Final = Mode("native", 0, 0, crop_mode=False)
 """The only mode: the processor chooses the sides."""
 
-_IMAGE_TOKEN: Final = {"image_token_id", "image_token_index"}.__contains__
+_IMAGE_TOKEN: Final = ("image_token_id", "image_token_index")
 _BEFORE: Final = 4
 """Tokens before the image at most; no figure depends on it."""
 
@@ -213,7 +213,8 @@ class Neighbour(Architecture, OcrModel):
     def image_token(self) -> int:
         """Id that stands for the image in a prompt."""
         named = (*self.config, *self._built_in)
-        return ConfigKeys(self.config).integer(next(filter(_IMAGE_TOKEN, named)), least=0)
+        name = next(each for each in named if each in _IMAGE_TOKEN)
+        return ConfigKeys(self.config).integer(name, least=0)
 
     def recognizes(self, config: Config) -> bool:
         """Whether a parsed `config.json` belongs to it."""
@@ -354,7 +355,7 @@ class Neighbour(Architecture, OcrModel):
         prompt_pages: int = 1,
     ) -> PageWorkload:
         """What the processor makes of a page; the rest is as of `plan_workload`."""
-        page = checked_page(page)
+        page = checked_page(page, batch_size, max_new_tokens)
         for name, value in (
             ("base_size", base_size),
             ("image_size", image_size),
@@ -367,8 +368,6 @@ class Neighbour(Architecture, OcrModel):
                     f" every page, in sides of its own; leave {name} out",
                     arguments=[name],
                 )
-        for name, count in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
-            check_count(name, count, *BOUNDS[name])
         columns, rows = self.page_rule.grid(*page)
         text = prompt_text(text_tokens, seq_len, columns * rows, self.text_tokens)
         return self.in_grid((columns, rows), page, text, batch_size, max_new_tokens)

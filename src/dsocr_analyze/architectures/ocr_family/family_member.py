@@ -154,7 +154,7 @@ class FamilyMember(OcrModel, Architecture):
         prompt_pages: int = 1,
     ) -> PageWorkload:
         """What the vendor's `infer()` makes of a page; the rest is as of `plan_workload`."""
-        page = checked_page(page)
+        page = checked_page(page, batch_size, max_new_tokens)
         if self.prompt_pages == 1 != prompt_pages:
             raise WorkloadError(
                 f"prompt_pages {prompt_pages!r} is not supported: this model takes one page per"
@@ -176,8 +176,6 @@ class FamilyMember(OcrModel, Architecture):
             )
         if prompt_pages > 1:
             _check_several(base_size, image_size, crop_mode)
-        for name, count in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
-            check_count(name, count, *BOUNDS[name])
         self.check_sizes(base_size, image_size, crop_mode)
         grid = self.crop.grid(*page) if crop_mode else (1, 1)
         whole = ViewBatch(1, base_size if crop_mode else image_size)
