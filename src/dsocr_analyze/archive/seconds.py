@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from dsocr_analyze.timing import (
     cost_per_thousand_pages,
     kernel_seconds,
 )
-from dsocr_analyze.timing.page_times import ManyPages, PageTimer
+from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes
 from dsocr_analyze.timing.predict import bottleneck
 from dsocr_analyze.timing.served_modes import served_notes
 from dsocr_analyze.timing.serving import TimedModel
@@ -48,11 +48,16 @@ _METHOD: Final = (
 
 @dataclass(frozen=True)
 class TimeRequested:
-    """At least one GPU, and assumptions, also in words."""
+    """At least one GPU, and assumptions; `lengths` says how many tokens pages generate."""
 
     profiles: Sequence[Device]
     job: assumptions.Assumptions
-    sentences: tuple[str, ...] = ()
+    lengths: str
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The assumptions in words, without corrections."""
+        return tuple(self.job.sentences(self.lengths, self.profiles))
 
     def sentences_of(self, architecture: Architecture, modes: Iterable[Mode]) -> tuple[str, ...]:
         """The assumptions in words, with what a server does with pages in these modes.
@@ -79,11 +84,7 @@ class TimeRequested:
             DeviceError: No times are known for a data type.
         """
         for profile, setting in itertools.product(self.profiles, settings):
-            timed = TimedModel(
-                model.architecture, model.dimensions_in(setting), setting.dtype,
-                setting.flash_attention, profile,
-            )  # fmt: skip
-            yield setting, PageTimer(timed, self.job)
+            yield setting, PageTimer(timed_model(model, setting, profile), self.job)
 
     def columns(
         self, timer: PageTimer, mode: Mode, workloads: Workloads, sizes: Integers
@@ -93,7 +94,7 @@ class TimeRequested:
         Batch sizes are pages in flight; sizes of pages are in pixels, `[2, n]`.
         """
         prepare = self.job.prepare_seconds_of_pages(timer.model.architecture, mode, *sizes)
-        times = timer.times(_many_pages(timer, mode, workloads, sizes, prepare))
+        times = timer.times(many_pages(timer, mode, workloads, sizes, prepare))
         seconds = {name: getattr(times, name) for name in _SECONDS}
         columns = {
             "gpu": pa.repeat(timer.model.device.gpu.name, len(workloads.grids)),
@@ -105,7 +106,15 @@ class TimeRequested:
         return columns
 
 
-def _many_pages(
+def timed_model(model: CountedModel, setting: Setting, profile: Device) -> TimedModel:
+    """A counted model under a setting, on a device."""
+    return TimedModel(
+        model.architecture, model.dimensions_in(setting), setting.dtype, setting.flash_attention,
+        profile,
+    )  # fmt: skip
+
+
+def many_pages(
     timer: PageTimer, mode: Mode, workloads: Workloads, sizes: Integers, prepare: Floats
 ) -> ManyPages:
     """Pages of one mode, any of each grid; CPU seconds are `[n]`."""
@@ -127,14 +136,47 @@ def _many_pages(
 # --- totals of a list ----------------------------------------------------------------------------
 
 
+class LoadSums(NamedTuple):
+    """What n different pages add up to at each of m concurrencies, arrays `[m]`.
+
+    Attributes:
+        seconds: Of one GPU.
+        cpu_seconds: To prepare the pages.
+        least_seconds: Of the GPU if it never waited for the CPU.
+        first_token_seconds: Of each page from sending it, waiting included.
+        page_seconds: The same to the last token.
+        waiting: Pages of which fewer than the concurrency fit.
+    """
+
+    pages: Floats
+    seconds: Floats
+    cpu_seconds: Floats
+    least_seconds: Floats
+    first_token_seconds: Floats
+    page_seconds: Floats
+    waiting: Floats
+
+
+def summed(times: PageTimes, pages: Floats | Integers) -> LoadSums:
+    """The sums of pages that are timed at m concurrencies, so many of each, `[n]`."""
+
+    def total(values: Any) -> Floats:
+        return np.asarray((np.reshape(values, (-1, len(pages))) * pages).sum(axis=1), np.float64)
+
+    return LoadSums(
+        total(np.ones(len(times.pages))), total(1 / times.pages_per_second),
+        total(times.pages.prepare), total(times.gpu_seconds), total(times.ttft_seconds),
+        total(times.page_seconds), total(~times.fits),
+    )  # fmt: skip
+
+
 @dataclass
 class _Timed:
     setting: Setting
     timer: PageTimer
     work: kernel_seconds.Duration = field(default_factory=kernel_seconds.Duration)
-    sums: Floats = field(default_factory=lambda: np.zeros(5))
-    """Of all pages: their number, seconds of one GPU, CPU seconds to prepare them, seconds of the
-    GPU if it never waited for the CPU, and pages of which fewer than the concurrency fit."""
+    sums: Floats = field(default_factory=lambda: np.zeros(len(LoadSums._fields)))
+    """`LoadSums` of all pages so far."""
 
 
 class ArchiveTimer:
@@ -192,11 +234,8 @@ class ArchiveTimer:
         for timed in self._timed:
             mode = timed.setting.mode
             prepare = amounts[self._modes.index(mode)] / pages
-            times = timed.timer.times(_many_pages(timed.timer, mode, workloads, sizes, prepare))
-            timed.sums += (
-                pages.sum(), (pages / times.pages_per_second).sum(), (prepare * pages).sum(),
-                (pages * times.gpu_seconds).sum(), pages[~times.fits].sum(),
-            )  # fmt: skip
+            times = timed.timer.times(many_pages(timed.timer, mode, workloads, sizes, prepare))
+            timed.sums += np.ravel(summed(times, pages))
             timed.work = timed.work.plus(times.work(pages))
 
     def documents(self) -> tuple[TimeDocument, ...]:
@@ -204,9 +243,12 @@ class ArchiveTimer:
         return tuple(map(self._document, self._timed))
 
     def _document(self, timed: _Timed) -> TimeDocument:
-        pages, seconds, cpu_seconds, least_seconds, waiting = timed.sums.tolist()
-        hours = seconds / SECONDS_PER_HOUR
-        bound, band = bottleneck(seconds, cpu_seconds, least_seconds, timed.work, self._job)
+        sums = LoadSums(*timed.sums)
+        hours = float(sums.seconds) / SECONDS_PER_HOUR
+        bound, band = bottleneck(
+            float(sums.seconds), float(sums.cpu_seconds), float(sums.least_seconds), timed.work,
+            self._job,
+        )  # fmt: skip
         price, deadline = self._job.price_per_hour, self.deadline_hours
         profile = timed.timer.model.device
         kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
@@ -214,17 +256,18 @@ class ArchiveTimer:
         return TimeDocument(
             profile.gpu.name,
             self._job.runtime,
+            self._job.host.name,
             **self._model.keys_in(timed.setting),
             concurrency=self.concurrency,
             gpu_hours=hours,
             low=band.low / SECONDS_PER_HOUR,
             high=band.high / SECONDS_PER_HOUR,
-            pages_per_second=pages / seconds if seconds else 0.0,
+            pages_per_second=float(sums.pages / sums.seconds) if sums.seconds else 0.0,
             cost=None if price is None else price * hours,
             deadline_hours=deadline,
             gpus_for_deadline=None if deadline is None else math.ceil(hours / deadline),
             bound=bound,
-            pages_that_wait=int(waiting),
+            pages_that_wait=int(sums.waiting),
             assumptions=(
                 _METHOD,
                 f"{profile.gpu.name}: kernel times from {profile.source}",

@@ -334,10 +334,12 @@ class _TimedSetting(SettingDocument, frozen=True):
     Attributes:
         gpu: Name of the GPU.
         runtime: What runs the model.
+        host: `eager`, or the serving engine.
     """
 
     gpu: str
     runtime: str
+    host: str
 
 
 class TimeDocument(_TimedSetting, frozen=True, kw_only=True):
@@ -352,8 +354,8 @@ class TimeDocument(_TimedSetting, frozen=True, kw_only=True):
         cost: Cost of all pages, in the price's currency; null without a price.
         deadline_hours: Hours until the deadline; null without one.
         gpus_for_deadline: GPUs needed to meet it; null without one.
-        bound: What takes most of the time: launches, memory, compute or host (which includes
-            preprocessing).
+        bound: What takes most of the time: launches, memory, compute, host, or workers (those of
+            the CPU, which prepare pages).
         pages_that_wait: Pages of which fewer than `concurrency` fit in memory.
         assumptions: What the prediction assumes.
     """

@@ -190,11 +190,6 @@ _DEFAULT_OUTPUT = Path("tmp/dsocr-static-ops")
 _CURVE: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Default concurrencies of a curve."""
 
-_OF_TIME: Final[options.Added] = {
-    **options.SECONDS_OF_A_PAGE,
-    "runtime": (Annotated[str, "runtimes"], "eager"),
-}
-
 
 def analyze(
     context: typer.Context,
@@ -219,7 +214,7 @@ def analyze(
     strict: bool = False,
     version: bool = False,
     debug: bool = False,
-    of_time: options.Added = _OF_TIME,
+    of_time: options.Added = options.SECONDS_OF_A_PAGE,
 ) -> None:
     """Count one page: parameters, FLOPs, bytes and activations of every stage."""
     if context.invoked_subcommand is not None:

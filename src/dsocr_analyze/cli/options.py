@@ -234,7 +234,11 @@ SHARED: Final[Mapping[str, Any]] = {
     "concurrency": option(
         "PAGES", "Pages of the list in flight at a time on a GPU. Default: 16."
     ),
-    "concurrencies": option("LIST", "Pages in flight at a time: 1,4,16 or 1:64."),
+    "concurrencies": option(
+        "LIST",
+        "Pages in flight at a time: 1,4,16 or 1:64, knee (the fewest with 90 % of the most pages"
+        " per second) or max (the most that fit).",
+    ),
     "deadline": option(
         "TIME", "Compute how many GPUs finish the list in this time: 90m, 12h, 3d, or hours."
     ),

@@ -16,6 +16,7 @@ from dsocr_analyze.cli import options, page_options, printing, streams, time_req
 from dsocr_analyze.errors import FormatError, WorkloadError
 from dsocr_analyze.input_files import exists
 from dsocr_analyze.report.opening import model_text
+from dsocr_analyze.timing import MOST_CONCURRENCY
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import ArchiveTimer, TimeRequested
@@ -35,10 +36,10 @@ def _timer(
 
     concurrency, deadline = given["concurrency"], given["deadline"]
     concurrency = _LIST_CONCURRENCY if concurrency is None else concurrency
-    if not 1 <= concurrency <= time_requests.MOST_CONCURRENCY:
+    if not 1 <= concurrency <= MOST_CONCURRENCY:
         raise WorkloadError(
             f"--concurrency {concurrency} is out of range; give 1 to"
-            f" {time_requests.MOST_CONCURRENCY}"
+            f" {MOST_CONCURRENCY}"
         )
     return ArchiveTimer(
         requested, model, settings, concurrency=concurrency,

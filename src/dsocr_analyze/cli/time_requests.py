@@ -12,14 +12,14 @@ from dsocr_analyze.cli import kept_files, options, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.hardware.timed_device import dtype_name
-from dsocr_analyze.timing import runtimes
+from dsocr_analyze.timing import MOST_CONCURRENCY, runtimes
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
+from dsocr_analyze.timing.capacity import Concurrency
 from dsocr_analyze.timing.predict import TimeRequest
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import TimeRequested
 
-MOST_CONCURRENCY: Final = 65_536
 _MOST_POINTS: Final = 1_000
 _DEFAULTS: Final = {name: default for name, (_, default) in options.SECONDS_OF_A_PAGE.items()}
 
@@ -65,11 +65,20 @@ def time_request(
         )
         for runtime, served_in in map(runs.__getitem__, dict.fromkeys(names))
     ]  # fmt: skip
-    text = asked["concurrency"]
-    points = parse_numbers("concurrency", text, 1, MOST_CONCURRENCY).tolist()
+    return TimeRequest(profiles, jobs, _concurrencies(asked["concurrency"]))
+
+
+def _concurrencies(text: str) -> list[Concurrency]:
+    """The distinct values of `--concurrency`: numbers and ranges, `knee` and `max`."""
+    items = [each.strip() for each in text.split(",")]
+    named: list[Concurrency] = [each for each in ("knee", "max") if each in map(str.lower, items)]
+    numbers = ",".join(each for each in items if each.lower() not in named)
+    points: list[Concurrency] = []
+    if numbers or not named:
+        points = parse_numbers("concurrency", numbers, 1, MOST_CONCURRENCY).tolist()
     if len(points) > _MOST_POINTS:
         raise WorkloadError(f"--concurrency {text} is too many values; give at most {_MOST_POINTS}")
-    return TimeRequest(profiles, jobs, [*dict.fromkeys(points)])
+    return [*dict.fromkeys(points), *named]
 
 
 def request_from(
@@ -102,7 +111,7 @@ def of_many_pages(context: typer.Context) -> TimeRequested | None:
             f" {100 * given['share_at_limit']:g} % of pages generate the most tokens they may"
         )  # fmt: skip
         said += "; FLOPs and bytes are counted for the most tokens that pages may generate"
-    return TimeRequested(request.profiles, job, tuple(job.sentences(said, request.profiles)))
+    return TimeRequested(request.profiles, job, said)
 
 
 def _lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:

@@ -229,7 +229,7 @@ def _best(entry: TimeEntry) -> LoadedGpu:
 def _time(entry: TimeEntry, max_new_tokens: int) -> Sequence[str]:
     load, cost = _best(entry), _best(entry).cost_per_thousand_pages
     corrected = "" if entry.assumptions.correction is None else ", corrected"
-    alone = f"{entry.gpu}, {entry.runtime}{corrected}: {seconds_text(entry.page_seconds)}"
+    alone = f"{entry.gpu}, {entry.runtime_text}{corrected}: {seconds_text(entry.page_seconds)}"
     rate, many = rate_text(load.pages_per_second), f"{load.concurrency:,}"
     each = "" if cost is None else f", {price_text(cost)} per 1,000 pages"
     each += "" if load.fits else f"; only {entry.largest_concurrency} fit"

@@ -26,8 +26,7 @@ def time_tables(entries: Iterable[TimeEntry]) -> list[Table]:
     """Per entry: its stages, and its throughput by concurrency."""
     tables: list[Table] = []
     for entry in entries:
-        runtime = dict.fromkeys((entry.runtime, entry.assumptions.host))
-        title = ", ".join([entry.gpu, *runtime])
+        title = f"{entry.gpu}, {entry.runtime_text}"
         tables += _stages(entry, title), _throughput(entry, title)
     return tables
 
@@ -40,7 +39,7 @@ def overview(entries: Iterable[TimeEntry]) -> Table:
         ("GPU", "runtime", "~", "first token", "per token", "page", "at once", "pages/s", "bound",
          "fits"),
         tuple(
-            (entry.gpu, entry.runtime, "~" if entry.profile.extrapolated else "",
+            (entry.gpu, entry.runtime_text, "~" if entry.profile.extrapolated else "",
              seconds_text(entry.ttft_seconds), seconds_text(entry.tpot_seconds),
              seconds_text(entry.page_seconds), str(load.concurrency),
              rate_text(load.pages_per_second), load.bound, "yes" if load.fits else "no")

@@ -6,10 +6,17 @@ from typing import Annotated, Any, Final, Literal, Self
 from msgspec import Meta, Struct
 
 SECONDS_PER_HOUR: Final = 3600.0
+MOST_CONCURRENCY: Final = 65_536
 
 Share = Annotated[float, Meta(ge=0)]
 Seconds = Share
 Bound = Literal["launches", "memory", "compute", "host"]
+LoadBound = Literal["launches", "memory", "compute", "host", "workers"]
+
+
+def runtime_text(runtime: str, host: str) -> str:
+    """What runs the model, with the serving engine: 'eager', 'serving, vllm'."""
+    return ", ".join(dict.fromkeys((runtime, host)))
 
 
 def cost_per_thousand_pages(price_per_hour: float, pages_per_second: Any) -> Any:
@@ -82,7 +89,7 @@ class LoadedGpu(Struct, frozen=True, kw_only=True):
         tpot_seconds: Per token after the first; null for pages of one token.
         page_seconds: From sending the page to its last token.
         memory_bytes: Memory that so many pages need.
-        bound: What limits the throughput; `host` is the CPU.
+        bound: What limits the throughput; `workers` are those of the CPU, which prepare pages.
         fits: Whether they fit in memory; if not, some wait.
         cost_per_thousand_pages: In the price's currency; null without a price.
         cost_band: Its band; null without a price.
@@ -96,7 +103,7 @@ class LoadedGpu(Struct, frozen=True, kw_only=True):
     tpot_seconds: Seconds | None
     page_seconds: Seconds
     memory_bytes: int
-    bound: Bound
+    bound: LoadBound
     fits: bool
     cost_per_thousand_pages: Share | None
     cost_band: Interval | None
@@ -192,3 +199,8 @@ class TimeEntry(Struct, frozen=True, kw_only=True):
     ridge_flops_per_byte: Share | None = None
     throughput: tuple[LoadedGpu, ...]
     assumptions: TimeAssumptions
+
+    @property
+    def runtime_text(self) -> str:
+        """What runs the model, with the serving engine."""
+        return runtime_text(self.runtime, self.assumptions.host)

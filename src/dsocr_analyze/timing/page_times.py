@@ -58,6 +58,15 @@ class ManyPages:
         kind, text, new = np.tile([[0], [page.text_tokens], [page.max_new_tokens]], n)
         return cls([page], kind, text, new, np.full(n, prepare), np.array(concurrency))
 
+    def at_once(self, counts: Integers) -> Self:
+        """These pages, at each of m numbers of pages in flight in turn: `[m * n]`."""
+        m = len(counts)
+        return replace(
+            self, kind=np.tile(self.kind, m), text_tokens=np.tile(self.text_tokens, m),
+            max_new_tokens=np.tile(self.max_new_tokens, m), prepare=np.tile(self.prepare, m),
+            concurrency=np.repeat(counts, len(self)),
+        )  # fmt: skip
+
     def __len__(self) -> int:
         return len(self.kind)
 

@@ -9,16 +9,18 @@ import numpy as np
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.timing import (
-    Bound,
     Interval,
+    LoadBound,
     LoadedGpu,
     TimeAssumptions,
     TimeEntry,
     TimeProfile,
     TimeStage,
+    capacity,
     cost_per_thousand_pages,
 )
 from dsocr_analyze.timing.assumptions import Assumptions
+from dsocr_analyze.timing.capacity import Concurrency
 from dsocr_analyze.timing.kernel_seconds import HOST_ERROR, Duration, notes_on_lent, total_duration
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes
 from dsocr_analyze.timing.served_modes import served_notes
@@ -32,14 +34,14 @@ class TimeRequest:
 
     profiles: Sequence[Device]
     jobs: Sequence[Assumptions]
-    concurrency: Sequence[int]
+    concurrency: Sequence[Concurrency]
 
 
 def predict(
     model: TimedModel,
     workload: PageWorkload,
     assumptions: Assumptions,
-    concurrency: Sequence[int] = (1,),
+    concurrency: Sequence[Concurrency] = (1,),
 ) -> TimeEntry:
     """Seconds of a page alone, whatever its `batch_size`, and with numbers of pages in flight.
 
@@ -55,17 +57,21 @@ def times_of(
     model: TimedModel,
     workload: PageWorkload,
     assumptions: Assumptions,
-    concurrency: Sequence[int] = (1,),
+    concurrency: Sequence[Concurrency] = (1,),
 ) -> PageTimes:
     """The page alone, then with each number of pages in flight; arguments as in `predict`."""
     for count in concurrency:
-        if count < 1:
+        if not isinstance(count, str) and count < 1:
             raise WorkloadError(
                 f"concurrency {count} is too small; give 1 or more", arguments=["concurrency"]
             )
     prepare = assumptions.prepare_seconds(model.architecture, workload)
-    pages = ManyPages.alike(replace(workload, batch_size=1), prepare, [1, *concurrency])
-    return PageTimer(model, assumptions).times(pages)
+    page, timer = replace(workload, batch_size=1), PageTimer(model, assumptions)
+
+    def times(counts: Sequence[int]) -> PageTimes:
+        return timer.times(ManyPages.alike(page, prepare, counts))
+
+    return times([1, *capacity.resolved(concurrency, times)])
 
 
 def entry_of(times: PageTimes) -> TimeEntry:
@@ -151,7 +157,7 @@ def _stage(duration: Duration) -> TimeStage:
 
 def bottleneck(
     seconds: float, cpu_seconds: float, gpu_seconds: float, work: Duration, job: Assumptions
-) -> tuple[Bound, Interval]:
+) -> tuple[LoadBound, Interval]:
     """What bounds the rate of pages that take so long each, and the band of these seconds.
 
     It is what has the least capacity: the CPU's is a worker's seconds of a page, the GPU's is as
@@ -160,8 +166,8 @@ def bottleneck(
     if cpu_seconds / job.workers <= gpu_seconds:
         return work.bound, Interval.within(seconds, work.error)
     if job.preprocess_seconds is None:
-        return "host", Interval.within(seconds, HOST_ERROR.p90)
-    return "host", Interval(low=seconds, high=max(seconds, gpu_seconds * (1 + work.error)))
+        return "workers", Interval.within(seconds, HOST_ERROR.p90)
+    return "workers", Interval(low=seconds, high=max(seconds, gpu_seconds * (1 + work.error)))
 
 
 def _throughput(times: PageTimes, assumptions: TimeAssumptions, row: int) -> LoadedGpu:

@@ -21,6 +21,7 @@ import msgspec
 
 from dsocr_analyze.errors import BenchmarkError
 from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
+from dsocr_analyze.timing import MOST_CONCURRENCY
 from dsocr_analyze.workload import LARGEST_COUNT
 
 _MOST_RESULTS: Final = 100
@@ -110,7 +111,6 @@ class ServerBenchmark:
         return [doubt for doubt, is_so in said.items() if is_so]
 
 
-_MOST_CONCURRENCY: Final = 65_536
 _ROUNDS: Final = 4
 """Requests per client that make a load steady."""
 _TOLERATED_FAILURES: Final = 0.05
@@ -365,9 +365,9 @@ def _benchmark(result: _Fields, text: str, file: str) -> ServerBenchmark:
         (failed > _TOLERATED_FAILURES * every,
          f"{failed:,} of {every:,} requests failed; give a benchmark in which at most"
          f" {100 * _TOLERATED_FAILURES:g} % fail"),
-        (concurrency > _MOST_CONCURRENCY and benchmark.is_served,
+        (concurrency > MOST_CONCURRENCY and benchmark.is_served,
          f"{concurrency:,} requests at a time are too many; give a benchmark with at most"
-         f" {_MOST_CONCURRENCY:,}"),
+         f" {MOST_CONCURRENCY:,}"),
     ):  # fmt: skip
         if is_wrong:
             raise BenchmarkError(f"{result.where}: {said}")
