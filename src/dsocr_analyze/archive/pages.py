@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
@@ -250,6 +250,14 @@ def _read_rows(
     return values, faults
 
 
+def together(parts: Sequence[MalformedRows]) -> MalformedRows:
+    """The malformed rows of all parts of a list."""
+    reported = itertools.chain.from_iterable(each.reported for each in parts)
+    return MalformedRows(
+        sum(each.rows for each in parts), (*itertools.islice(reported, REPORTED_ROWS),)
+    )
+
+
 def _fault_text(fault: int, raw: RawRows | None = None, index: int = 0) -> str:
     """What is wrong with a row's first bad column; with its value if the row is given."""
     if fault == _REFUSED:
@@ -365,6 +373,12 @@ def read_pages(
             {"row": raw.numbers[is_good], **of_files}, sizes,
             Workloads(rule.codes(*sizes), **lengths), _malformed(raw, faults),
         )  # fmt: skip
+
+
+def sized_pages(sizes: Sequence[tuple[int, int]], rule: views.PageRule, **lengths: int) -> Pages:
+    """Pages of widths and heights in pixels, all valid, with these lengths."""
+    sides = np.array(sizes, np.int64).T
+    return Pages({}, sides, Workloads(rule.codes(*sides), **lengths), MalformedRows(0, ()))
 
 
 def _malformed(raw: RawRows, faults: NDArray[np.uint8]) -> MalformedRows:

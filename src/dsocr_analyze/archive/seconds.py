@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ _SECONDS: Final = (
     "pages_per_second",
     "tokens_per_second",
 )
-_METHOD: Final = (
+METHOD: Final = (
     "each page takes as long as if all pages in flight were like it: in steady state, a GPU's time"
     " per page is 1 over the pages per second; preprocessing is averaged over pages with the same"
     " crop grid and lengths"
@@ -136,8 +136,11 @@ def many_pages(
 # --- totals of a list ----------------------------------------------------------------------------
 
 
-class LoadSums(NamedTuple):
-    """What n different pages add up to at each of m concurrencies, arrays `[m]`.
+Sum = TypeVar("Sum")
+
+
+class LoadSums(NamedTuple, Generic[Sum]):
+    """What n different pages add up to, or at each of m concurrencies, arrays `[m]`.
 
     Attributes:
         seconds: Of one GPU.
@@ -148,16 +151,16 @@ class LoadSums(NamedTuple):
         waiting: Pages of which fewer than the concurrency fit.
     """
 
-    pages: Floats
-    seconds: Floats
-    cpu_seconds: Floats
-    least_seconds: Floats
-    first_token_seconds: Floats
-    page_seconds: Floats
-    waiting: Floats
+    pages: Sum
+    seconds: Sum
+    cpu_seconds: Sum
+    least_seconds: Sum
+    first_token_seconds: Sum
+    page_seconds: Sum
+    waiting: Sum
 
 
-def summed(times: PageTimes, pages: Floats | Integers) -> LoadSums:
+def summed(times: PageTimes, pages: Floats | Integers) -> LoadSums[Floats]:
     """The sums of pages that are timed at m concurrencies, so many of each, `[n]`."""
 
     def total(values: Any) -> Floats:
@@ -177,6 +180,41 @@ class _Timed:
     work: kernel_seconds.Duration = field(default_factory=kernel_seconds.Duration)
     sums: Floats = field(default_factory=lambda: np.zeros(len(LoadSums._fields)))
     """`LoadSums` of all pages so far."""
+
+
+class Preparation:
+    """What the CPU does with the pages of a list in some modes; notes a size of each grid."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        job: assumptions.Assumptions,
+        modes: Iterable[Mode],
+        *,
+        has_lengths: bool,
+    ) -> None:
+        self._architecture, self._job, self._has_lengths = architecture, job, has_lengths
+        self.modes = list(dict.fromkeys(modes))
+        self._sizes = np.ones((2, architecture.forms.model.page_rule.count), np.int64)
+
+    def seconds(self, pages: Pages) -> Floats:
+        """CPU seconds of each page in each mode, `[modes, n]`.
+
+        Raises WorkloadError if both the list and options give output lengths.
+        """
+        if self._has_lengths and not isinstance(pages.workloads.max_new_tokens, int):
+            raise WorkloadError(
+                "the list has a column max_new_tokens, which gives the output lengths; leave out"
+                " new_tokens_from and mean_new_tokens",
+                arguments=["new_tokens_from", "mean_new_tokens"],
+            )
+        self._sizes[:, pages.workloads.grids] = pages.sizes
+        prepare = self._job.prepare_seconds_of_pages
+        return np.array([prepare(self._architecture, mode, *pages.sizes) for mode in self.modes])
+
+    def sizes(self, workloads: Workloads) -> Integers:
+        """Width and height of some page with each grid, in pixels, `[2, n]`."""
+        return self._sizes[:, workloads.grids]
 
 
 class ArchiveTimer:
@@ -206,34 +244,18 @@ class ArchiveTimer:
         self.deadline_hours, self.has_lengths = deadline_hours, has_lengths
         self._model, self._job = model, requested.job
         self._timed = [_Timed(*each) for each in requested.timers(model, settings)]
-        self._modes = list(dict.fromkeys(each.mode for each in settings))
-        self._sizes = np.ones((2, model.architecture.forms.model.page_rule.count), np.int64)
-
-    def amounts(self, pages: Pages) -> Floats:
-        """CPU seconds of each page in each mode, `[modes, n]`.
-
-        Raises WorkloadError if both the list and options give output lengths.
-        """
-        if self.has_lengths and not isinstance(pages.workloads.max_new_tokens, int):
-            raise WorkloadError(
-                "the list has a column max_new_tokens, which gives the output lengths; leave out"
-                " new_tokens_from and mean_new_tokens",
-                arguments=["new_tokens_from", "mean_new_tokens"],
-            )
-        self._sizes[:, pages.workloads.grids] = pages.sizes  # any page of each grid
-        seconds = [
-            self._job.prepare_seconds_of_pages(self._model.architecture, mode, *pages.sizes)
-            for mode in self._modes
-        ]
-        return np.array(seconds)
+        self.preparation = Preparation(
+            model.architecture, requested.job, (each.mode for each in settings),
+            has_lengths=has_lengths,
+        )  # fmt: skip
 
     def add(self, workloads: Workloads, pages: Integers, amounts: Floats) -> None:
         """Adds the seconds of more pages: workloads, how many have each, and sums of amounts."""
-        sizes = self._sizes[:, workloads.grids]
+        sizes, modes = self.preparation.sizes(workloads), self.preparation.modes
         workloads = workloads._replace(batch_size=self.concurrency)
         for timed in self._timed:
             mode = timed.setting.mode
-            prepare = amounts[self._modes.index(mode)] / pages
+            prepare = amounts[modes.index(mode)] / pages
             times = timed.timer.times(many_pages(timed.timer, mode, workloads, sizes, prepare))
             timed.sums += np.ravel(summed(times, pages))
             timed.work = timed.work.plus(times.work(pages))
@@ -243,12 +265,11 @@ class ArchiveTimer:
         return tuple(map(self._document, self._timed))
 
     def _document(self, timed: _Timed) -> TimeDocument:
-        sums = LoadSums(*timed.sums)
-        hours = float(sums.seconds) / SECONDS_PER_HOUR
+        sums: LoadSums[float] = LoadSums(*timed.sums.tolist())
+        hours = sums.seconds / SECONDS_PER_HOUR
         bound, band = bottleneck(
-            float(sums.seconds), float(sums.cpu_seconds), float(sums.least_seconds), timed.work,
-            self._job,
-        )  # fmt: skip
+            sums.seconds, sums.cpu_seconds, sums.least_seconds, timed.work, self._job
+        )
         price, deadline = self._job.price_per_hour, self.deadline_hours
         profile = timed.timer.model.device
         kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
@@ -262,14 +283,14 @@ class ArchiveTimer:
             gpu_hours=hours,
             low=band.low / SECONDS_PER_HOUR,
             high=band.high / SECONDS_PER_HOUR,
-            pages_per_second=float(sums.pages / sums.seconds) if sums.seconds else 0.0,
+            pages_per_second=sums.pages / sums.seconds if sums.seconds else 0.0,
             cost=None if price is None else price * hours,
             deadline_hours=deadline,
             gpus_for_deadline=None if deadline is None else math.ceil(hours / deadline),
             bound=bound,
             pages_that_wait=int(sums.waiting),
             assumptions=(
-                _METHOD,
+                METHOD,
                 f"{profile.gpu.name}: kernel times from {profile.source}",
                 *([wider] if kinds else ()),
                 *kernel_seconds.notes_on_lent(profile.gpu, timed.work.kinds),

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dsocr_analyze.archive import evaluate, pdf_pages
 from dsocr_analyze.archive.pages import extensions_text
-from dsocr_analyze.archive.setting import FilesDocument, PagesOfGrid
+from dsocr_analyze.archive.setting import FilesDocument, MalformedRows, PagesOfGrid
 from dsocr_analyze.archive.totals import Archive, bars_of_each
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures import settings
@@ -38,6 +38,7 @@ from dsocr_analyze.report.table import (
     ratio_text,
     scaled,
     seconds_text,
+    three_digits,
 )
 from dsocr_analyze.report.tables import PALETTE
 
@@ -163,10 +164,12 @@ def _time_tables(archive: Archive, time: ArchiveTimer) -> list[Table]:
     spent, follows = [], []
     for each, setting in zip(archive.document.time, itertools.cycle(archive.settings)):
         label = (each.gpu, each.mode, each.dtype, *([setting.attention_label] * differ))
-        spent.append((*label, *map(_three, (each.gpu_hours, each.low, each.high)), each.bound))
+        spent.append(
+            (*label, *map(three_digits, (each.gpu_hours, each.low, each.high)), each.bound)
+        )
         cost = () if each.cost is None else (price_text(each.cost),)
         gpus = () if each.gpus_for_deadline is None else (exact(each.gpus_for_deadline),)
-        follows.append((*label, _three(each.pages_per_second), *cost, *gpus))
+        follows.append((*label, three_digits(each.pages_per_second), *cost, *gpus))
     more = {
         "cost": None if price is None else f"cost at {price:g} per hour",
         "GPUs": None if hours is None else f"GPUs to finish in {hours:g} h",
@@ -183,10 +186,6 @@ def _time_tables(archive: Archive, time: ArchiveTimer) -> list[Table]:
             label_columns=len(names),
         ),
     ]  # fmt: skip
-
-
-def _three(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.{3 if value >= 0.1 else 2}g}"
 
 
 def _histogram_table(archive: Archive, kind: str) -> Table:
@@ -250,19 +249,13 @@ def file_lines(files: FilesDocument) -> Iterator[str]:
 def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
     """Pages that are not counted, exceed the decoder's trained positions, or wait for room."""
     document = archive.document
-    malformed, pages = document.malformed, document.pages
+    pages = document.pages
     if document.files is not None and (pdfs := document.files.pdfs_without_reader):
         yield (
             f"{counted(pdfs, 'PDF')} {'is' if pdfs == 1 else 'are'} not counted: reading them needs"
             f" pypdf, the optional extra 'pdf'; install it with {pdf_pages.INSTALL}"
         )
-    if malformed.rows:
-        more = malformed.rows - len(malformed.reported)
-        named = f", {more:,} of them not listed" if more else ""
-        yield (
-            f"{malformed.rows:,} of {document.rows:,} rows are not pages and are not counted{named}"
-        )
-    yield from (f"row {each.row}: {each.reason}" for each in malformed.reported)
+    yield from malformed_warnings(document.rows, document.malformed)
     yield from (
         f"{beyond:,} of {pages:,} pages exceed the decoder's max_position_embeddings,"
         f" {max_positions}, in mode {totals.mode}; they are counted anyway"
@@ -275,6 +268,15 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
         for time in document.time
         if (waiting := time.pages_that_wait)
     )
+
+
+def malformed_warnings(rows: int, malformed: MalformedRows) -> Iterator[str]:
+    """How many of so many rows are not pages, and why."""
+    if malformed.rows:
+        more = malformed.rows - len(malformed.reported)
+        named = f", {more:,} of them not listed" if more else ""
+        yield f"{malformed.rows:,} of {rows:,} rows are not pages and are not counted{named}"
+    yield from (f"row {each.row}: {each.reason}" for each in malformed.reported)
 
 
 # --- pictures of sweeps --------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dsocr_analyze.archive import evaluate
 from dsocr_analyze.archive.evaluate import Integers, Workloads
-from dsocr_analyze.archive.pages import REPORTED_ROWS, Pages
+from dsocr_analyze.archive.pages import Pages, together
 from dsocr_analyze.archive.setting import (
     ArchiveDocument,
     CountedModel,
@@ -118,33 +118,35 @@ def add_up(
     grids: Any = model.architecture.forms.model.page_rule
     are_cut = any(setting.mode.crop_mode for setting in settings)
     totals = [_Totals(model, setting) for setting in settings]
-    malformed: list[MalformedRows] = []
+    bad: list[MalformedRows] = []
     pages_by_code = np.zeros(grids.count, np.int64)
 
     def workloads() -> Iterator[tuple[Workloads, Floats]]:
         for pages in batches:
-            malformed.append(pages.malformed)
+            bad.append(pages.malformed)
             if not len(pages):
                 continue
-            none = np.empty((0, len(pages)))
-            yield pages.workloads, none if timer is None else timer.amounts(pages)
+            ones = np.ones((1, len(pages)))
+            yield (
+                pages.workloads,
+                ones if timer is None else np.concatenate([ones, timer.preparation.seconds(pages)]),
+            )
 
-    for keys, sums in _distinct_workloads(workloads(), at_once=batch_size > 1):
-        distinct, counts, amounts = _unpacked(keys), sums[0].astype(np.int64), sums[1:]
+    for distinct, sums in distinct_workloads(workloads(), at_once=batch_size > 1):
+        counts, amounts = sums[0].astype(np.int64), sums[1:]
         np.add.at(pages_by_code, distinct.grids * are_cut, counts)
         for each in totals:
             each.add(distinct, counts, batch_size)
         if timer is not None:
             timer.add(distinct, counts, amounts)
     pages_counted = int(pages_by_code.sum())
-    bad_rows = sum(each.rows for each in malformed)
-    reported = itertools.chain.from_iterable(each.reported for each in malformed)
+    malformed = together(bad)
     document = ArchiveDocument(
         **msgspec.structs.asdict(opening),
-        rows=pages_counted + bad_rows,
+        rows=pages_counted + malformed.rows,
         pages=pages_counted,
         batch_size=batch_size,
-        malformed=MalformedRows(bad_rows, (*itertools.islice(reported, REPORTED_ROWS),)),
+        malformed=malformed,
         # In order of codes, that of columns and rows; 0 if no mode cuts pages.
         pages_by_grid=tuple(
             PagesOfGrid(grids.columns_and_rows(code) if code else (1, 1), count)
@@ -163,26 +165,27 @@ def add_up(
 
 
 _Counted = tuple[Integers, Floats]
-"""Ascending keys of workloads, `[n]`; numbers and amounts of pages, `[1 + m, n]`."""
+"""Ascending keys of workloads, `[n]`, and m amounts of each, `[m, n]`."""
 
 
-def _distinct_workloads(
+def distinct_workloads(
     batches: Iterable[tuple[Workloads, Floats]], *, at_once: bool = False
-) -> Iterator[_Counted]:
-    """Counts different workloads in batches with m amounts of each, `[m, n]`.
+) -> Iterator[tuple[Workloads, Floats]]:
+    """Different workloads of some batches, and sums of the m amounts of each, `[m, n]`.
 
     Memory is bounded, so a workload may come again later, unless all come `at_once`.
     """
     waiting: list[_Counted] = []
     for workloads, amounts in batches:
-        ones = np.ones((1, len(workloads.grids)))
-        waiting.append(_merged([(_packed(workloads), np.concatenate([ones, amounts]))]))
+        waiting.append(_merged([(_packed(workloads), amounts)]))
         if sum(len(keys) for keys, _ in waiting) > _MOST_WAITING:
             waiting = [_merged(waiting)]
             if 2 * len(waiting[0][0]) > _MOST_WAITING and not at_once:
-                yield waiting.pop()
+                keys, sums = waiting.pop()
+                yield _unpacked(keys), sums
     if waiting:
-        yield _merged(waiting)
+        keys, sums = _merged(waiting)
+        yield _unpacked(keys), sums
 
 
 def _merged(parts: Iterable[_Counted]) -> _Counted:

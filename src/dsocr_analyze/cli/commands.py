@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "compare": "compare",
     "fit": "devices",
     "time": "time",
+    "plan": "plan",
     "calibrate": "measure",
     "measure": "measure",
     "infer": "measure",

@@ -193,6 +193,7 @@ SHARED: Final[Mapping[str, Any]] = {
     "prompt_pages": option(
         "PAGES", "Identical pages in one prompt, none of them cut; unlimited-ocr only."
     ),
+    "pdf_dpi": option("DPI", "Pixels per inch of a PDF's pages. PDFs need the extra 'pdf'."),
     "modes": option(
         "LIST",
         "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (no crops).",

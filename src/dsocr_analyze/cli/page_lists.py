@@ -38,8 +38,7 @@ def _timer(
     concurrency = _LIST_CONCURRENCY if concurrency is None else concurrency
     if not 1 <= concurrency <= MOST_CONCURRENCY:
         raise WorkloadError(
-            f"--concurrency {concurrency} is out of range; give 1 to"
-            f" {MOST_CONCURRENCY}"
+            f"--concurrency {concurrency} is out of range; give 1 to {MOST_CONCURRENCY}"
         )
     return ArchiveTimer(
         requested, model, settings, concurrency=concurrency,

@@ -124,7 +124,8 @@ def sweep(
             )
     from dsocr_analyze.cli import time_requests
 
-    time = time_requests.of_many_pages(context)
+    gpus = options.gpus_asked(context)
+    time = time_requests.of_many_pages(context, gpus) if gpus else None
     _count_combinations(context, time, given["quantity"] or _QUANTITY)
 
 
@@ -252,13 +253,7 @@ _LENGTHS_OF_ALL: Final[options.Added] = {
         Annotated[int, options.option("PAGES", options.BATCH)],
         1,
     ),
-    "pdf_dpi": (
-        Annotated[
-            int,
-            options.option("DPI", "Pixels per inch of a PDF's pages. PDFs need the extra 'pdf'."),
-        ],
-        pdf_pages.DEFAULT_PDF_DPI,
-    ),
+    "pdf_dpi": (int, pdf_pages.DEFAULT_PDF_DPI),
 }
 """Of pages for which the list does not say it."""
 
@@ -327,4 +322,5 @@ def archive(
     given = context.params
     if quiet:
         options.check_quiet({"--output": given["output"]})
-    page_lists.count_list(context, time_requests.of_many_pages(context))
+    gpus = options.gpus_asked(context)
+    page_lists.count_list(context, time_requests.of_many_pages(context, gpus) if gpus else None)

@@ -14,9 +14,9 @@ import typer
 
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.analytic import ATTENTION_NAMES
-from dsocr_analyze.cli import kept_files, options, page_options, printing, streams, words
+from dsocr_analyze.cli import kept_files, options, page_options, printing, words
 from dsocr_analyze.dtypes import dtype_named
-from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.escaping import visible
 from dsocr_analyze.report import opening, time_tables
 
@@ -123,7 +123,7 @@ def time(
 
 
 def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_all: bool) -> None:
-    entries = engine.entries(asked, _leave_out if is_of_all else None)
+    entries = engine.entries(asked, words.leave_out if is_of_all else None)
     if not entries:
         raise WorkloadError("no GPU of the catalogue supports these types; give others")
     report = time_tables.TimeReport(
@@ -148,11 +148,6 @@ def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_a
         [context.params["plot"]],
     )
     printing.emit(context, report, said, picture=picture)
-
-
-def _leave_out(error: DeviceError) -> None:
-    # When predicting for the whole catalogue, a GPU may lack a data type or an attention kernel.
-    streams.complain(f"left out: {words.in_options(str(error), error.arguments)}")
 
 
 # --- benchmarks of servers ---------------------------------------------------------------------

@@ -95,14 +95,13 @@ def request_from(
     return time_request(gpus, {**context.params, **instead}, lengths)
 
 
-def of_many_pages(context: typer.Context) -> TimeRequested | None:
-    """The predictions of many pages; None without a GPU; raises AnalyzeError."""
-    if not (gpus := options.gpus_asked(context)):
-        return None
+def of_many_pages(context: typer.Context, gpus: Sequence[str]) -> TimeRequested:
+    """The predictions of many pages; raises AnalyzeError."""
     from dsocr_analyze.archive.seconds import TimeRequested
 
     given = context.params
-    request = time_request(gpus, {**given, "concurrency": "1"}, _lengths_by_limit(context))
+    once = {"concurrency": "1", "workers": given["workers"] or 1}
+    request = time_request(gpus, {**given, **once}, _lengths_by_limit(context))
     [job], mean = request.jobs, given["mean_new_tokens"]
     said = "every page generates the most tokens it may"
     if lengths_are_given(given):
@@ -135,6 +134,16 @@ def _lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
             f"--share-at-limit {share:g} needs --mean-new-tokens for the other pages"
         )
     return OutputLengths.fixed
+
+
+def lengths_without_repetition(
+    given: Mapping[str, Any],
+) -> Callable[[int], OutputLengths] | None:
+    """Output lengths if no page repeated itself to its limit; None if none does."""
+    mean = given["mean_new_tokens"]
+    if not given["share_at_limit"]:
+        return None
+    return lambda limit: OutputLengths.mean_and_limit(mean, limit, 0.0)
 
 
 def lengths_are_given(given: Mapping[str, Any]) -> bool:

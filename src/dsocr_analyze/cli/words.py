@@ -12,6 +12,7 @@ from dsocr_analyze.names import did_you_mean
 if TYPE_CHECKING:
     import typer
 
+    from dsocr_analyze.errors import DeviceError
     from dsocr_analyze.model.directory import ModelDirectory
 
 _ARGUMENTS: Final = (
@@ -72,6 +73,11 @@ def warn(
         if line not in context.obj.warnings:
             context.obj.warnings.append(line)
             complain(f"warning: {line}")
+
+
+def leave_out(error: DeviceError) -> None:
+    """Says why one GPU of the whole catalogue, lacking a type or a kernel, is left out."""
+    complain(f"left out: {in_options(str(error), error.arguments)}")
 
 
 def note_untraceable(context: typer.Context, directory: ModelDirectory, of: str = "") -> None:

@@ -105,6 +105,11 @@ def rate_text(rate: float) -> str:
     return f"{rate:#.3g}".removesuffix(".") if rate < 999.5 else f"{rate:,.0f}"
 
 
+def three_digits(value: float) -> str:
+    """Three significant digits, or two of what is below 0.1; all whole ones."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.{3 if value >= 0.1 else 2}g}"
+
+
 def counted(count: int, noun: str) -> str:
     """A count and its noun, as in '1 page' and '16 pages'."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -25,13 +25,16 @@ Rates: TypeAlias = Callable[[Integers], Floats]
 
 def knee(pages_per_second: Rates, most: int) -> int:
     """The fewest pages at once, up to `most`, with `KNEE_SHARE` of the best throughput."""
-    goal = KNEE_SHARE * pages_per_second(_grid(most)).max()
-    return _first(lambda counts: pages_per_second(counts) >= goal, most)
+    grid = _grid(most)
+    rates = pages_per_second(grid)
+    goal = KNEE_SHARE * rates.max()
+    return _first(rates >= goal, grid, lambda counts: pages_per_second(counts) >= goal)
 
 
 def most_within(seconds: Rates, limit: float, most: int) -> int:
     """The most pages at once, up to `most`, before the seconds exceed a limit; 0 if one does."""
-    return _first(lambda counts: seconds(counts) > limit, most) - 1
+    grid = _grid(most)
+    return _first(seconds(grid) > limit, grid, lambda counts: seconds(counts) > limit) - 1
 
 
 def resolved(
@@ -55,13 +58,14 @@ def _grid(most: int) -> Integers:
     return np.append(counts[(counts > 0) & (counts < most)], most)
 
 
-def _first(holds: Callable[[Integers], NDArray[np.bool_]], most: int) -> int:
-    """The first count from which something holds that ends at no larger count; else most + 1."""
-    grid = _grid(most)
-    found = holds(grid)
-    if not found.any():
-        return most + 1
-    index = int(found.argmax())
+def _first(
+    on_grid: NDArray[np.bool_], grid: Integers, holds: Callable[[Integers], NDArray[np.bool_]]
+) -> int:
+    """The first count for which something holds up to the grid's first; else one beyond it."""
+    if not on_grid.any():
+        return int(grid[-1]) + 1
+    index = int(on_grid.argmax())
     before = int(grid[index - 1]) if index else 0
     between = np.arange(before + 1, int(grid[index]) + 1)
-    return before + 1 + int(holds(between).argmax())
+    # The last one holds in any case, also where rounding would differ.
+    return before + 1 + int(np.append(holds(between[:-1]), True).argmax())

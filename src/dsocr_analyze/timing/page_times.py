@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from operator import attrgetter
@@ -99,6 +100,12 @@ class PageTimer:
         self._served = (
             None if self.host.is_eager else ServedModel(model, self.host, assumptions.precision)
         )
+
+    def with_workers(self, workers: int) -> Self:
+        """The same with so many CPU workers; kernels are not priced again."""
+        timer = copy(self)
+        timer.assumptions = replace(self.assumptions, workers=workers)
+        return timer
 
     def times(self, pages: ManyPages) -> PageTimes:
         """Times of the pages.
@@ -206,7 +213,7 @@ class PageTimes(ABC):
         """Bytes that so many pages in flight need."""
 
     @abstractmethod
-    def work(self, weights: Integers) -> Duration:
+    def work(self, weights: Integers | Floats) -> Duration:
         """GPU time of all pages together; weights say how often each counts, `[n]`."""
 
     @property
@@ -232,17 +239,12 @@ class _ServedTimes(PageTimes):
         for number in np.flatnonzero(np.bincount(pages.kind)).tolist():
             kind, rows = pages.kinds[number], np.flatnonzero(pages.kind == number)
             distinct, place = np.unique(pages.text_tokens[rows], return_inverse=True)
-            # Memory by length is read from a table, which takes longer than a single length.
             is_single = len(pages.kinds) == len(distinct) == 1
-            text: Size = int(distinct[0]) if is_single else distinct
-            prompts = kind.visual_tokens + distinct
-            self._prompt[rows] = prompts[place]
-            views = kind.prompt_pages * kind.views
-            stages = served.prefill(views, prompts, kind.visual_tokens)
+            self._prompt[rows] = (kind.visual_tokens + distinct)[place]
+            stages, fixed = served.prompts(kind, distinct, is_single=is_single)
             seconds = total_duration(stages.values()).seconds
-            prefill[rows] = np.broadcast_to(seconds, len(prompts))[place]
-            fixed: Size = served.fixed_bytes(replace(kind, text_tokens=text, batch_size=1))
-            self._fixed_bytes[rows] = np.broadcast_to(fixed, len(prompts))[place]
+            prefill[rows] = np.broadcast_to(seconds, len(distinct))[place]
+            self._fixed_bytes[rows] = np.broadcast_to(fixed, len(distinct))[place]
             self._passes.append((rows, place, stages))
         self._page_bytes: Size = served.page_bytes(self._prompt, self.longest)
         reserved = timer.assumptions.reserved
@@ -300,7 +302,7 @@ class _ServedTimes(PageTimes):
         """Bytes of weights, one prefill pass and all caches at full length."""
         return np.asarray(self._fixed_bytes + self.pages.concurrency * self._page_bytes)
 
-    def work(self, weights: Integers) -> Duration:
+    def work(self, weights: Integers | Floats) -> Duration:
         correction, rows = self.timer.correction, np.flatnonzero(weights)
         first = total_duration(
             _weighted(total_duration(stages.values()), place, weights[of_kind])
@@ -374,7 +376,7 @@ class _EagerTimes(PageTimes):
         needed = cache(partial(_memory_bytes, self.timer))
         return np.array([*map(needed, self._workloads, self.pages.concurrency.tolist())])
 
-    def work(self, weights: Integers) -> Duration:
+    def work(self, weights: Integers | Floats) -> Duration:
         batches = zip(self._batches, weights.tolist(), strict=True)
         return total_duration(work.times(weight) for (_, work), weight in batches if weight)
 

@@ -12,7 +12,7 @@ bisects on their number.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
@@ -71,6 +71,7 @@ class ServedModel:
         self.device = model.device.under(self.server.engine)
         self.cache_bits = STORED_BITS.get(self.precision.cache or "", 8 * model.dtype.nbytes)
         self._vision_of = cache(self._vision)
+        self._prompts: dict[tuple[PageWorkload, bytes], tuple[Mapping[str, Duration], Size]] = {}
 
     @property
     def weights_bytes(self) -> int:
@@ -98,6 +99,21 @@ class ServedModel:
     def step_kernels(self, B: Size, K: Size) -> tuple[Kernel, ...]:
         """Kernels of one decode step of B sequences over K keys each."""
         return self._forms.step(B, K, *self._sizes, self.cache_bits)
+
+    def prompts(
+        self, page: PageWorkload, text_tokens: Integers, *, is_single: bool
+    ) -> tuple[Mapping[str, Duration], Size]:
+        """`prefill` and `fixed_bytes` of pages alike but for their text tokens, `[n]`; kept."""
+        key = page, text_tokens.tobytes()
+        if key not in self._prompts:
+            views, visual = page.prompt_pages * page.views, page.visual_tokens
+            # Memory by length is read from a table, which takes longer than a single length.
+            text: Size = int(text_tokens[0]) if is_single else text_tokens
+            self._prompts[key] = (
+                self.prefill(views, visual + text_tokens, visual),
+                self.fixed_bytes(replace(page, text_tokens=text, batch_size=1)),
+            )
+        return self._prompts[key]
 
     def prefill(self, views: tuple[ViewBatch, ...], T: Size, visual: Size) -> dict[str, Duration]:
         """The stages of a page's prefill pass; T may be an array of prompts' tokens.

@@ -1,0 +1,430 @@
+"""How many GPUs, pages at once and CPU workers, and how much money, many pages take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, Literal, Self
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from dsocr_analyze.archive.evaluate import Integers, Workloads
+from dsocr_analyze.archive.pages import Pages
+from dsocr_analyze.archive.seconds import (
+    METHOD,
+    Floats,
+    LoadSums,
+    Preparation,
+    TimeRequested,
+    many_pages,
+    summed,
+    timed_model,
+)
+from dsocr_analyze.archive.setting import CountedModel, CountOpening, Setting, SettingDocument
+from dsocr_analyze.archive.totals import distinct_workloads
+from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.timing import (
+    MOST_CONCURRENCY,
+    SECONDS_PER_HOUR,
+    Interval,
+    LoadBound,
+    capacity,
+    cost_per_thousand_pages,
+)
+from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
+from dsocr_analyze.timing.kernel_seconds import Duration
+from dsocr_analyze.timing.page_times import PageTimer, PageTimes
+from dsocr_analyze.timing.predict import bottleneck
+
+BUSY_SHARE: Final = 0.8
+"""Of the time that CPU workers are busy, at most, if their number is left to the plan."""
+
+PointName = Literal["alone", "knee", "first_token", "max"]
+
+# --- what is planned ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Goals:
+    """What a plan must reach.
+
+    Attributes:
+        pages: How many; None for those that are listed.
+        deadline_hours: When all must be done; None for one GPU, however long it takes.
+        first_token_seconds: The mean time to the first token that is not exceeded; None for any.
+        workers: CPU workers per GPU; None for as many as are busy `BUSY_SHARE` of the time.
+        lengths_without_repetition: Of outputs if no page repeated itself to its limit; None if
+            none does.
+    """
+
+    pages: int | None = None
+    deadline_hours: float | None = None
+    first_token_seconds: float | None = None
+    workers: int | None = None
+    lengths_without_repetition: Callable[[int], OutputLengths] | None = None
+
+
+@dataclass(frozen=True)
+class PlannedPages:
+    """n different pages of one mode.
+
+    Attributes:
+        sizes: Width and height of one such page in pixels, `[2, n]`.
+        counts: How many there are of each, `[n]`.
+        prepare: CPU seconds of each, `[n]`.
+    """
+
+    workloads: Workloads
+    sizes: Integers
+    counts: Floats
+    prepare: Floats
+
+    @classmethod
+    def from_batches(
+        cls,
+        batches: Iterable[tuple[Pages, Floats]],
+        model: CountedModel,
+        setting: Setting,
+        job: Assumptions,
+        *,
+        has_lengths: bool = False,
+    ) -> Self:
+        """The different pages of some batches, in which each stands for so many, `[n]`.
+
+        Raises WorkloadError if there are none, or their lengths are given twice.
+        """
+        preparation = Preparation(model.architecture, job, [setting.mode], has_lengths=has_lengths)
+        amounts = (
+            (pages.workloads, np.array([counts, counts * preparation.seconds(pages)[0]]))
+            for pages, counts in batches
+            if len(pages)
+        )
+        for workloads, (counts, seconds) in distinct_workloads(amounts, at_once=True):
+            return cls(workloads, preparation.sizes(workloads), counts, seconds / counts)
+        raise WorkloadError("there are no pages to plan for; give some")
+
+    def numbering(self, pages: int | None) -> Self:
+        """As many pages in all, in the same shares."""
+        if pages is None:
+            return self
+        return replace(self, counts=self.counts * (pages / self.counts.sum()))
+
+
+# --- its document ---------------------------------------------------------------------------------
+
+
+class OperatingPoint(Struct, frozen=True, kw_only=True):
+    """A GPU with so many pages in flight; seconds are means over all pages.
+
+    Attributes:
+        concurrency: Pages in flight.
+        pages_per_second: Throughput of one GPU.
+        ttft_seconds: Until a page's first token, preprocessing and waiting included.
+        page_seconds: From sending a page to its last token.
+        memory_bytes: The most memory that so many of any of the pages need.
+        bound: What limits the throughput; `workers` are those of the CPU, which prepare pages.
+        gpu_hours: Hours of one GPU for all pages.
+        gpu_hours_band: Their band.
+        gpus: GPUs that finish by the deadline; 1 without one.
+        hours: Until these have finished.
+        cost: Of all pages, in the price's currency; null without a price.
+        cost_per_thousand_pages: The same of a thousand pages.
+    """
+
+    concurrency: int
+    pages_per_second: float
+    ttft_seconds: float
+    page_seconds: float
+    memory_bytes: int
+    bound: LoadBound
+    gpu_hours: float
+    gpu_hours_band: Interval
+    gpus: int
+    hours: float
+    cost: float | None
+    cost_per_thousand_pages: float | None
+
+
+class Repetition(Struct, frozen=True, kw_only=True):
+    """What pages cost that repeat themselves to the limit of their tokens.
+
+    Attributes:
+        share: Share of such pages.
+        tokens: The limit.
+        page_seconds: From sending such a page to its last token, at the planned point.
+        gpu_hours: Hours of one GPU that would be saved if they ended like the others.
+        cost: What these hours cost, in the price's currency; null without a price.
+    """
+
+    share: float
+    tokens: int
+    page_seconds: float
+    gpu_hours: float
+    cost: float | None
+
+
+class GpuPlan(Struct, frozen=True, kw_only=True):
+    """The plan for one kind of GPU.
+
+    Attributes:
+        gpu: Its name.
+        workers: CPU workers per GPU.
+        largest_concurrency: Most pages at a time that fit in memory.
+        memory_bytes: Memory of one GPU.
+        planned: The point that the plan takes: the knee, or less to keep to the time to the first
+            token; null if that is exceeded by a page alone, or no page fits.
+        points: By name, those that exist: a page alone, at the knee, the most within the time to
+            the first token, the most that fit.
+        repetition: What repetition costs; null if no share of pages repeats itself.
+    """
+
+    gpu: str
+    workers: int
+    largest_concurrency: int
+    memory_bytes: int
+    planned: PointName | None
+    points: dict[PointName, OperatingPoint]
+    repetition: Repetition | None
+
+    @property
+    def point(self) -> OperatingPoint | None:
+        """What the plan takes, if anything."""
+        return None if self.planned is None else self.points[self.planned]
+
+
+class PlanDocument(CountOpening, frozen=True, kw_only=True):
+    """How many GPUs take some pages by a deadline, and at what cost: predicted, not measured.
+
+    Attributes:
+        setting: Mode, types and attention.
+        pages: How many pages.
+        different_pages: How many differ in crop grid or lengths.
+        deadline_hours: When all must be done; null without a deadline.
+        first_token_seconds: The mean time to the first token that must not be exceeded, or null.
+        runtime: Always `serving`.
+        host: The serving engine.
+        gpus: One plan per kind of GPU, fewest GPU-hours first.
+        assumptions: What the predictions assume.
+    """
+
+    setting: SettingDocument
+    pages: int
+    different_pages: int
+    deadline_hours: float | None
+    first_token_seconds: float | None
+    runtime: str
+    host: str
+    gpus: tuple[GpuPlan, ...]
+    assumptions: tuple[str, ...]
+
+
+# --- planning -------------------------------------------------------------------------------------
+
+
+class _Curve:
+    """The pages on a GPU of some CPU workers, at any numbers of pages at once."""
+
+    def __init__(self, timer: PageTimer, setting: Setting, planned: PlannedPages) -> None:
+        self.timer, self.job, self.counts = timer, timer.assumptions, planned.counts
+        self._pages = many_pages(
+            timer, setting.mode, planned.workloads, planned.sizes, planned.prepare
+        )
+
+    def times(self, counts: Integers) -> PageTimes:
+        return self.timer.times(self._pages.at_once(counts))
+
+    def sums(self, counts: Integers) -> LoadSums[Floats]:
+        return summed(self.times(counts), self.counts)
+
+    def pages_per_second(self, counts: Integers) -> Floats:
+        sums = self.sums(counts)
+        return sums.pages / sums.seconds
+
+    def first_token_seconds(self, counts: Integers) -> Floats:
+        sums = self.sums(counts)
+        return sums.first_token_seconds / sums.pages
+
+    @cached_property
+    def largest(self) -> PageTimes:
+        """With as many pages as fit."""
+        return self.times(np.array([MOST_CONCURRENCY]))
+
+    @property
+    def fitting(self) -> int:
+        """Most pages of any kind that fit at once; 0 if one does not."""
+        return min(int(self.largest.fitting.min()), MOST_CONCURRENCY)
+
+    def points(
+        self, counts: Sequence[int], deadline_hours: float | None
+    ) -> Iterator[OperatingPoint]:
+        """One point per number of pages at once."""
+        times = self.times(np.array(counts))
+        rows = np.repeat(np.arange(len(counts)), len(self.counts))
+        memory = np.reshape(times.memory_bytes, (len(counts), -1)).max(axis=1).tolist()
+        for row, sums in enumerate(np.transpose(summed(times, self.counts)).tolist()):
+            work = times.work((rows == row) * np.tile(self.counts, len(counts)))
+            yield self._point(counts[row], LoadSums(*sums), work, memory[row], deadline_hours)
+
+    def _point(
+        self,
+        concurrency: int,
+        sums: LoadSums[float],
+        work: Duration,
+        memory_bytes: int,
+        deadline_hours: float | None,
+    ) -> OperatingPoint:
+        seconds, price = sums.seconds, self.job.price_per_hour
+        bound, band = bottleneck(seconds, sums.cpu_seconds, sums.least_seconds, work, self.job)
+        hours, rate = seconds / SECONDS_PER_HOUR, sums.pages / seconds
+        gpus = 1 if deadline_hours is None else max(1, math.ceil(hours / deadline_hours))
+        return OperatingPoint(
+            concurrency=concurrency,
+            pages_per_second=rate,
+            ttft_seconds=sums.first_token_seconds / sums.pages,
+            page_seconds=sums.page_seconds / sums.pages,
+            memory_bytes=memory_bytes,
+            bound=bound,
+            gpu_hours=hours,
+            gpu_hours_band=Interval(
+                low=band.low / SECONDS_PER_HOUR, high=band.high / SECONDS_PER_HOUR
+            ),
+            gpus=gpus,
+            hours=hours / gpus,
+            cost=None if price is None else price * hours,
+            cost_per_thousand_pages=None if price is None else cost_per_thousand_pages(price, rate),
+        )  # fmt: skip
+
+
+def plan_gpu(
+    model: CountedModel,
+    setting: Setting,
+    device: Device,
+    job: Assumptions,
+    planned: PlannedPages,
+    goals: Goals,
+) -> GpuPlan:
+    """The plan for one kind of GPU.
+
+    Raises:
+        ConfigError: The model can't be served.
+        DeviceError: No times are known for a data type.
+    """
+    timed = timed_model(model, setting, device)
+    curve = _Curve(PageTimer(timed, job), setting, planned)
+    most = curve.fitting
+    workers = goals.workers
+    if workers is None:
+        sums = summed(curve.largest, planned.counts)
+        busy = float(sums.cpu_seconds[0] / sums.least_seconds[0])
+        workers = max(1, math.ceil(busy / BUSY_SHARE))
+    curve = _Curve(curve.timer.with_workers(workers), setting, planned)
+    numbers: dict[PointName, int] = {}
+    if most:
+        numbers = {"alone": 1, "knee": capacity.knee(curve.pages_per_second, most)}
+        if (limit := goals.first_token_seconds) is not None:
+            numbers["first_token"] = capacity.most_within(curve.first_token_seconds, limit, most)
+        numbers["max"] = most
+    some = {name: number for name, number in numbers.items() if number}
+    points = dict(zip(some, curve.points([*some.values()], goals.deadline_hours), strict=True))
+    taken: PointName = "knee"
+    if numbers.get("first_token", most) < numbers.get("knee", 0):
+        taken = "first_token"
+    repetition = None
+    if goals.lengths_without_repetition is not None and taken in points:
+        ending = replace(curve.job, lengths=goals.lengths_without_repetition)
+        without = _Curve(PageTimer(timed, ending), setting, planned)
+        repetition = _repetition(curve, without, points[taken])
+    return GpuPlan(
+        gpu=device.gpu.name,
+        workers=workers,
+        largest_concurrency=most,
+        memory_bytes=device.gpu.memory_bytes,
+        planned=taken if taken in points else None,
+        points=points,
+        repetition=repetition,
+    )
+
+
+def _repetition(curve: _Curve, without: _Curve, point: OperatingPoint) -> Repetition:
+    counts, price = np.array([point.concurrency]), curve.job.price_per_hour
+    times = curve.times(counts)
+    steps = np.maximum(0, times.longest - 1)
+    seconds = times.ttft_seconds + np.nan_to_num(times.tpot_seconds) * steps
+    longest = int(times.longest.max())
+    hours = point.gpu_hours - float(without.sums(counts).seconds[0]) / SECONDS_PER_HOUR
+    return Repetition(
+        share=curve.job.lengths(longest).shares[-1],
+        tokens=longest,
+        page_seconds=float(np.average(seconds, weights=curve.counts)),
+        gpu_hours=hours,
+        cost=None if price is None else price * hours,
+    )
+
+
+def plan_document(
+    model: CountedModel,
+    setting: Setting,
+    requested: TimeRequested,
+    planned: PlannedPages,
+    goals: Goals,
+    opening: CountOpening,
+    leave_out: Callable[[DeviceError], None] | None = None,
+) -> PlanDocument:
+    """The plans for all GPUs.
+
+    If one lacks a data type or a kernel, `leave_out` is called with the reason.
+
+    Raises:
+        ConfigError: The model can't be served.
+        DeviceError: A GPU lacks something, without `leave_out`.
+    """
+    plans: dict[str, GpuPlan] = {}
+    for profile in requested.profiles:
+        try:
+            found = plan_gpu(model, setting, profile, requested.job, planned, goals)
+        except DeviceError as error:
+            if leave_out is None:
+                raise
+            leave_out(error)
+        else:
+            plans[profile.gpu.name] = found
+    several = len(planned.counts) > 1
+    workers = f"CPU workers per GPU are as many as are busy {100 * BUSY_SHARE:g} % of the time"
+    said: dict[str, dict[str, None]] = {}
+    for profile in requested.profiles:
+        if profile.gpu.name not in plans:
+            continue
+        job = replace(requested.job, workers=plans[profile.gpu.name].workers)
+        one = replace(requested, profiles=[profile], job=job)
+        for sentence in (
+            *([METHOD] if several else []),
+            capacity.KNEE,
+            *([workers] if goals.workers is None else []),
+            f"kernel times from {profile.source}",
+            *one.sentences_of(model.architecture, [setting.mode]),
+        ):
+            said.setdefault(sentence, {})[profile.gpu.name] = None
+    return PlanDocument(
+        **asdict(opening),
+        setting=SettingDocument(**model.keys_in(setting)),
+        pages=round(float(planned.counts.sum())),
+        different_pages=len(planned.counts),
+        deadline_hours=goals.deadline_hours,
+        first_token_seconds=goals.first_token_seconds,
+        runtime=requested.job.runtime,
+        host=requested.job.host.name,
+        gpus=tuple(sorted(plans.values(), key=_hours)),
+        assumptions=tuple(
+            sentence if len(names) == len(plans) else f"{', '.join(names)}: {sentence}"
+            for sentence, names in said.items()
+        ),
+    )
+
+
+def _hours(plan: GpuPlan) -> float:
+    return math.inf if plan.point is None else plan.point.gpu_hours

@@ -1,0 +1,221 @@
+"""`dsocr-analyze plan`: GPUs, pages at once, CPU workers and money for many pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from dsocr_analyze.architectures import PageRequest
+from dsocr_analyze.cli import exits, options, page_options, printing, words
+from dsocr_analyze.cli.page_lists import deadline_hours
+from dsocr_analyze.dtypes import dtype_named
+from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.workload import parse_page
+
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.archive.pages import Pages
+
+_COUNT: Final = re.compile(r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,6})?) *(?P<unit>[kmb]?)")
+_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+_MOST_PAGES: Final = 10**15
+_SECONDS: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>s|ms|)")
+_SHARE: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
+
+_GOALS: Final[options.Added] = {
+    "pages": (
+        Annotated[
+            str | None,
+            options.option(
+                "COUNT",
+                "How many pages: 2000000, 500k, 2M. Default: those in FILE, which otherwise are a"
+                " sample of them.",
+            ),
+        ],
+        None,
+    ),
+    "deadline": (
+        Annotated[
+            str | None,
+            options.option("TIME", "When all must be done: 90m, 12h, 3d, or hours."),
+        ],
+        None,
+    ),
+    "first_token": (
+        Annotated[
+            str | None,
+            options.option("TIME", "The longest mean time to the first token: 2s, 800ms."),
+        ],
+        None,
+    ),
+    "mix": (
+        Annotated[
+            str | None,
+            options.option(
+                "LIST", "Shares of pages of several sizes: a4@200:0.8,a3@300:0.2, or 4:1."
+            ),
+        ],
+        None,
+    ),
+    "page": (str | None, None),
+}
+
+_OF_TIME: Final[options.Added] = {
+    "gpu": (list[str] | None, None),
+    **options.OF_PREDICTIONS,
+    "workers": (
+        Annotated[
+            int | None,
+            options.option(
+                "N", "CPU workers per GPU. Default: as many as are busy 80 % of the time."
+            ),
+        ],
+        None,
+    ),
+}
+
+
+def plan(
+    context: typer.Context,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE|FOLDER]",
+            show_default=False,
+            help="The pages, or a sample of them, as for the command archive. Default: A4 pages,"
+            " or those in --page or --mix.",
+        ),
+    ] = None,
+    of_goals: options.Added = _GOALS,
+    mode: Annotated[str | None, options.option("MODE", "A mode, or sizes like 1024/640.")] = None,
+    text_tokens: int | None = None,
+    max_new_tokens: int = 1024,
+    pdf_dpi: Annotated[int, "pdf_dpi"] = 150,
+    model: str | None = None,
+    arch: str | None = None,
+    config: Path | None = None,
+    sliding_window: int | None = None,
+    dtype: str = "bfloat16",
+    output_format: str = "table",
+    strict: bool = False,
+    debug: bool = False,
+    of_time: options.Added = _OF_TIME,
+) -> None:
+    """Say how many GPUs many pages need, with how many at once, and what they cost.
+
+    Each GPU takes the fewest pages at once with 90 % of its most pages per second (the knee), or
+    fewer if the first token comes too late; exit with 1 if it does even for a page alone.
+    """
+    from dsocr_analyze.archive import axes, plan as plans, plan_tables, setting
+    from dsocr_analyze.cli import time_requests
+
+    given = context.params
+    if file is None and given["pages"] is None:
+        raise WorkloadError("give --pages COUNT, or a FILE or FOLDER of pages")
+    named = given["gpu"]
+    requested = time_requests.of_many_pages(context, named or [*options.all_gpus()])
+    directory = page_options.model_directory_from(
+        model, arch, config, sliding_window=sliding_window
+    )
+    counted = setting.CountedModel.from_directory(directory)
+    architecture = counted.architecture
+    chosen = axes.mode_or_sizes(architecture, mode or architecture.default_mode)
+    way = setting.Setting(chosen, dtype_named(dtype))
+    goals = plans.Goals(
+        pages=None if given["pages"] is None else _number_of_pages(given["pages"]),
+        deadline_hours=None if given["deadline"] is None else deadline_hours(given["deadline"]),
+        first_token_seconds=None
+        if given["first_token"] is None
+        else _first_token_seconds(given["first_token"]),
+        workers=given["workers"],
+        lengths_without_repetition=time_requests.lengths_without_repetition(given),
+    )
+    planned = plans.PlannedPages.from_batches(
+        _batches(context, architecture), counted, way, requested.job,
+        has_lengths=time_requests.lengths_are_given(given),
+    ).numbering(goals.pages)  # fmt: skip
+    opening = setting.opening_of(
+        directory, architecture, [chosen], command="plan", options=options.options_used(context)
+    )
+    document = plans.plan_document(
+        counted, way, requested, planned, goals, opening, None if named else words.leave_out
+    )
+    words.warn(context, setting.warnings_of_modes(architecture, [chosen]), arguments=())
+    printing.emit(context, document, printing.Said(
+        plan_tables.answer(document), [*plan_tables.plan_tables(document)],
+        [printing.assumptions(document.assumptions)],
+    ))  # fmt: skip
+    if document.gpus[0].point is None:
+        raise typer.Exit(exits.NO)
+
+
+def _batches(
+    context: typer.Context, architecture: Architecture
+) -> Iterator[tuple[Pages, NDArray[np.float64]]]:
+    """The pages of the list, or of the sizes in the options, and how many each stands for."""
+    from dsocr_analyze.archive import pages, shown
+
+    given, rule = context.params, architecture.forms.model.page_rule
+    lengths = {name: given[name] for name in ("text_tokens", "max_new_tokens")}
+    usual = PageRequest(architecture=architecture, **lengths).workload_of_page
+    lengths["text_tokens"] = usual.text_tokens
+    if given["file"] is None:
+        sizes, shares = _mix(given["mix"] or f"{given['page'] or 'a4'}:1")
+        for size in sizes:
+            _ = PageRequest(architecture=architecture, page=size).workload  # raises if it is none
+        yield pages.sized_pages(sizes, rule, **lengths), np.array(shares)
+        return
+    for name in ("mix", "page"):
+        if given[name] is not None:
+            raise WorkloadError(f"--{name} {given[name]} has no effect beside a list; leave it out")
+    listed = pages.open_pages(given["file"], pdf_dpi=given["pdf_dpi"])
+    words.warn(context, listed.warnings)
+    malformed, rows = [], 0
+    for some in pages.read_pages(listed.batches, rule, **lengths):
+        malformed.append(some.malformed)
+        rows += len(some) + some.malformed.rows
+        yield some, np.ones(len(some))
+    words.warn(context, shown.malformed_warnings(rows, pages.together(malformed)))
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def _mix(text: str) -> tuple[list[tuple[int, int]], list[float]]:
+    """Sizes in pixels, and their shares, like `a4@200:0.8,a3@300:0.2`; raises AnalyzeError."""
+    sizes, shares = [], []
+    for item in text.split(","):
+        page, _, share = item.rpartition(":")
+        if not _SHARE.fullmatch(share.strip()) or not float(share):
+            raise WorkloadError(
+                f"--mix {item!r} is no page with its share; give a list like a4@200:0.8,a3@300:0.2"
+            )
+        sizes.append(parse_page(page))
+        shares.append(float(share))
+    return sizes, shares
+
+
+def _number_of_pages(text: str) -> int:
+    found = _COUNT.fullmatch(text.strip().lower().replace(",", ""))
+    number = round(float(found["number"]) * _UNITS[found["unit"]]) if found else 0
+    if not 1 <= number <= _MOST_PAGES:
+        raise WorkloadError(
+            f"--pages {text!r} is invalid; give a number from 1 to 10^15 like 2000000, 500k or 2M"
+        )
+    return number
+
+
+def _first_token_seconds(text: str) -> float:
+    found = _SECONDS.fullmatch(text.strip().lower())
+    seconds = float(found["number"]) * (1e-3 if found["unit"] == "ms" else 1) if found else 0.0
+    if not seconds:
+        raise WorkloadError(
+            f"--first-token {text!r} is invalid; give a time above 0 like 2s or 800ms"
+        )
+    return seconds
