@@ -12,6 +12,7 @@ from typing import Any, Final, get_args, get_type_hints
 import msgspec
 
 from dsocr_analyze.archive.advice_document import AdviceDocument
+from dsocr_analyze.archive.plan import PlanDocument
 from dsocr_analyze.archive.setting import ArchiveDocument, CountOpening
 from dsocr_analyze.gate.judge import Check
 from dsocr_analyze.report import (
@@ -38,6 +39,7 @@ DOCUMENTS: Final[dict[str, dict[str, type[msgspec.Struct]]]] = {
     "fit": {"fit": devices.FitDocument},
     "infer": {"infer": measured.InferenceReport},
     "measure": {"measure": measured.Measurement},
+    "plan": {"plan": PlanDocument},
     "sweep": {"archive": ArchiveDocument, "table": CountOpening},
     "time": {"time": time_tables.TimeReport, "time-from-benchmark": measured.BenchmarkReport},
     "tree": {"tree": tree.TreeDocument, "tree-leaves": tree.LeavesDocument},
@@ -48,6 +50,7 @@ _TITLES: Final = {
     "schema": "dsocr-analyze report (static_compute.json)",
     "advise": "dsocr-analyze advise --format json",
     "archive": "dsocr-analyze archive --format json",
+    "plan": "dsocr-analyze plan --format json",
     "table": "dsocr-analyze sweep and archive: metadata of a table",
     "check": "dsocr-analyze check --json",
     "compare": "dsocr-analyze compare --format json",

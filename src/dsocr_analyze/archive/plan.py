@@ -263,6 +263,8 @@ class _Curve:
         self, counts: Sequence[int], deadline_hours: float | None
     ) -> Iterator[OperatingPoint]:
         """One point per number of pages at once."""
+        if not counts:
+            return
         times = self.times(np.array(counts))
         rows = np.repeat(np.arange(len(counts)), len(self.counts))
         memory = np.reshape(times.memory_bytes, (len(counts), -1)).max(axis=1).tolist()

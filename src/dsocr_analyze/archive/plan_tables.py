@@ -21,7 +21,7 @@ from dsocr_analyze.report.table import (
     seconds_text,
     three_digits,
 )
-from dsocr_analyze.timing import runtime_text
+from dsocr_analyze.timing import LoadBound, runtime_text
 
 _POINTS: Final[dict[PointName, str]] = {
     "alone": "a page alone",
@@ -29,6 +29,10 @@ _POINTS: Final[dict[PointName, str]] = {
     "first_token": "the most for that first token",
     "max": "the most that fit",
 }
+
+_BOUNDS: Final[dict[LoadBound, str]] = {
+    "memory": "memory bandwidth", "workers": "CPU workers", "host": "the server's host",
+}  # fmt: skip
 
 
 def answer(document: PlanDocument) -> str:
@@ -73,7 +77,7 @@ def _answer_lines(document: PlanDocument, plan: GpuPlan, point: OperatingPoint) 
         f" ({_POINTS[plan.planned or 'knee']}), {rate_text(point.pages_per_second)} pages/s, first"
         f" token {seconds_text(point.ttft_seconds)}, {bytes_text(point.memory_bytes)} of"
         f" {bytes_text(plan.memory_bytes)}, {counted(plan.workers, 'CPU worker')}; bound by"
-        f" {point.bound}"
+        f" {_BOUNDS.get(point.bound, point.bound)}"
     )
     kept = ""
     if within is not None:

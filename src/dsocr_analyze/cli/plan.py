@@ -166,6 +166,10 @@ def _batches(
     usual = PageRequest(architecture=architecture, **lengths).workload_of_page
     lengths["text_tokens"] = usual.text_tokens
     if given["file"] is None:
+        if given["mix"] is not None and given["page"] is not None:
+            raise WorkloadError(
+                f"give --page or --mix, not both: --page {given['page']} is a page of the mix"
+            )
         sizes, shares = _mix(given["mix"] or f"{given['page'] or 'a4'}:1")
         for size in sizes:
             _ = PageRequest(architecture=architecture, page=size).workload  # raises if it is none

@@ -66,6 +66,8 @@ def _first(
         return int(grid[-1]) + 1
     index = int(on_grid.argmax())
     before = int(grid[index - 1]) if index else 0
-    between = np.arange(before + 1, int(grid[index]) + 1)
-    # The last one holds in any case, also where rounding would differ.
-    return before + 1 + int(np.append(holds(between[:-1]), True).argmax())
+    between = np.arange(before + 1, int(grid[index]))
+    if not len(between):
+        return before + 1
+    # The grid's own holds in any case, also if it would not once more because of rounding.
+    return before + 1 + int(np.append(holds(between), True).argmax())
