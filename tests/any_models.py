@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,7 @@ def _of_text(model_type: str, model_class: str, above: str = "", **config: Any) 
         {"model_type": model_type, "architectures": [f"{model_class}ForCausalLM"],
          **DECODER, **config},
         above + TEXT_STAGES + PROMPT,
+        is_there=has_class(f"{model_class}ForCausalLM"),
     )  # fmt: skip
 
 
@@ -155,6 +156,50 @@ QWEN2_MOE = _of_text(
     "qwen2_moe", "Qwen2Moe", "" if IS_5 else 'routed_expert = "model.layers.*.mlp.experts.*"\n',
     num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32,
     shared_expert_intermediate_size=48,
+)  # fmt: skip
+
+
+_EXPERTS = {"num_experts_per_tok": 3, "moe_intermediate_size": 32, "first_k_dense_replace": 1}
+MIXTURES = {
+    "every layer": (_of_text("mixtral", "Mixtral", num_local_experts=4, num_experts_per_tok=2), 2),
+    "a gated shared expert": (QWEN2_MOE, 2),
+    "every other layer": (
+        replace(QWEN2_MOE, config=QWEN2_MOE.config | {"decoder_sparse_step": 2}), 1,
+    ),
+    "a dense layer in between": (
+        _of_text(
+            "qwen3_moe", "Qwen3Moe", **_EXPERTS, num_experts=8, mlp_only_layers=[1], head_dim=24,
+            num_hidden_layers=3,
+        ), 2,
+    ),
+    "groups of experts": (
+        _of_text(
+            "glm4_moe", "Glm4Moe", **_EXPERTS, n_routed_experts=8, n_shared_experts=1, n_group=2,
+            topk_group=1, head_dim=24, use_qk_norm=True,
+        ), 1,
+    ),
+    "layers from one to another": (
+        _of_text(
+            "ernie4_5_moe", "Ernie4_5_Moe", moe_intermediate_size=32, moe_num_experts=8, moe_k=2,
+            moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=2,
+            num_hidden_layers=5, tie_word_embeddings=False,
+        ), 2,
+    ),
+    "no shared expert": (
+        _of_text(
+            "ernie4_5_moe", "Ernie4_5_Moe", moe_num_experts=8, moe_num_shared_experts=0,
+            tie_word_embeddings=False,
+        ), 1,
+    ),
+    "several shared experts": (
+        _of_text("dots1", "Dots1", **_EXPERTS, n_routed_experts=6, n_shared_experts=2), 1,
+    ),
+}  # fmt: skip
+"""Decoders, and how many of their layers are mixtures of experts."""
+LATENT = _of_text(
+    "deepseek_v3", "DeepseekV3", **_EXPERTS, n_routed_experts=6, n_group=1, topk_group=1,
+    num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=16, qk_nope_head_dim=8,
+    qk_rope_head_dim=8, v_head_dim=8,
 )  # fmt: skip
 
 
@@ -344,7 +389,7 @@ placed = [{{ value = {IMAGE}, start = 1, count = {tokens} }}]
 MODELS = {
     "llama": LLAMA,
     "qwen2": _of_text("qwen2", "Qwen2"),
-    "mixtral": _of_text("mixtral", "Mixtral", num_local_experts=4, num_experts_per_tok=2),
+    "mixtral": MIXTURES["every layer"][0],
     "qwen2_moe": QWEN2_MOE,
     "clip": CLIP,
     "clip_encoder": CLIP_ENCODER,

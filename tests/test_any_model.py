@@ -15,7 +15,9 @@ from any_models import (
     CLIP_ENCODER,
     FORMULAS,
     IS_5,
+    LATENT,
     LLAMA,
+    MIXTURES,
     MODELS,
     PRESENT,
     PROMPT,
@@ -41,12 +43,13 @@ from dsocr_analyze.report.reading import load_report
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.eager import eager_pass, eager_step
+from dsocr_analyze.timing.kernel_seconds import weight_bytes
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import EAGER
 from dsocr_analyze.timing.serving import TimedModel
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.trace.summary import growing_work, linear_stretches
-from dsocr_analyze.traced_forms import TracedForms
+from dsocr_analyze.traced_forms import TracedForms, TracedServed
 
 META = torch.device("meta")
 
@@ -669,7 +672,9 @@ def test_seconds_are_those_of_the_traced_records(capsys, tmp_path, small, comman
 @pytest.mark.parametrize(
     ("small", "message"),
     [
-        (QWEN2_MOE, "model.layers.0 has 895,488 multiply-accumulates in the prefill pass, not the"),
+        (MODELS["mistral"], "'sliding_window' is 29; give at least 1048, the tokens of the"),
+        *([(LATENT, "model.layers.0 has 706,560 multiply-accumulates in the prefill pass, not")]
+          * LATENT.is_there),
         (replace(QWEN2_VL, stages=re.sub(r".*\n.*vision.*\nprefixes.*", "", QWEN2_VL.stages)),
          "visual.blocks.0 has "),
         (MAMBA, "config.json lacks 'num_attention_heads', since serving engines are modelled for"),
@@ -681,6 +686,27 @@ def test_serving_is_refused_with_what_is_of_no_known_kind(capsys, small, message
     small.write(Path())
     code, _, err = run(capsys, "time", "h100-sxm", *MODEL)
     assert (code, err.count("\n"), message in err, "use runtime eager" in err) == (2, 1, True, True)
+
+
+@pytest.mark.parametrize("name", [name for name, (small, _) in MIXTURES.items() if small.is_there])
+def test_a_served_mixture_does_the_matrix_work_of_the_model_with_all_its_weights(tmp_path, name):
+    """In a decode step, of which only the prefill pass was compared before."""
+    small, layers = MIXTURES[name]
+    session = session_of(small, tmp_path)
+    forms = TracedForms(session, session.plan(max_new_tokens=2))
+    served = TracedServed(forms, TOKENS + 2)
+    c = served.dimensions
+    *_, ran = forms.compose(None, forms.workload).stages.values()
+    step = served.step(1, TOKENS + 1, c, BFLOAT16, 16)
+    traced = sum(work.macs for path, work in ran.own.items() if "rotary" not in path)
+    assert total_work(each.total for each in step).macs == traced
+    matrices = {
+        name: weight.numel() for name, weight in session.model.named_parameters()
+        if weight.dim() > 1 and not name.endswith(("bias", "embed_tokens.weight"))
+    }  # fmt: skip
+    assert (weight_bytes(step), c.decoder.moe_layers) == (2 * sum(matrices.values()), layers)
+    quantized = (n for path, n in matrices.items() if re.search(r"_proj|experts?\.", path))
+    assert served.quantizable_params(c) == sum(quantized)
 
 
 @pytest.mark.usefixtures("files")

@@ -1,7 +1,7 @@
 """What seconds and memory are predicted from, of a model that is only traced."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 from msgspec.structs import astuple
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.config_file import ConfigKeys
-from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, decoder
+from dsocr_analyze.architectures.config_file import Config, ConfigKeys
+from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.served import Served
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
@@ -39,8 +39,16 @@ _WHOLE_LAYER: Final = re.compile(r"[^0-9]*\.\d+")
 """Path of the numbered module itself."""
 
 _KNOWN: Final = (
-    "serving engines are modelled for decoders with grouped heads and gated MLPs; use runtime eager"
+    "serving engines are modelled for decoders with grouped heads and gated MLPs or experts; use"
+    " runtime eager"
 )
+
+_EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_EXPERTS_PER_TOKEN: Final = ("num_experts_per_tok", "moe_k")
+_EXPERT_WIDTH: Final = ("moe_intermediate_size", "intermediate_size")
+_SHARED_EXPERTS: Final = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+_SHARED_WIDTH: Final = ("shared_expert_intermediate_size", "shared_intermediate_size")
+"""Keys of transformers' configs for the same size; the first one that is set counts."""
 
 _MOST_TRACED: Final = 256
 """Prompts in the largest batch whose prefill pass is traced for its memory; a power of two."""
@@ -75,7 +83,7 @@ def traced_model(
                 trust_remote_code=True,  # its code has built a session already
             )
         prefill = replace(prompts, batch_size=1, max_new_tokens=1)
-        served = TracedServed(TracedForms(session, prefill))
+        served = TracedServed(TracedForms(session, prefill), prompts.seq_len + longest)
         forms = replace(forms, served=served)
     architecture.closed_forms = forms
     page = PageWorkload(
@@ -109,13 +117,11 @@ class TracedForms:
 
     Attributes:
         served: What a serving engine launches, if it is to be predicted.
-        decoder: The forward of the decoder that it runs.
     """
 
     session: DeepSeekOCRSession
     workload: AnyWorkload
     served: Any = None
-    decoder = staticmethod(decoder)
 
     @cache  # noqa: B019  # of a few batch sizes, as long as predictions are made
     def _traced(self, batch: int) -> tuple[Composition, PassTraces]:
@@ -204,11 +210,15 @@ class TracedServed(Served):
         dimensions: Of the decoder alone.
         inputs: A prompt's inputs as a view of three values per pixel.
 
+    Args:
+        forms: The model's traces.
+        most_keys: Tokens of the longest sequence, which no window may be shorter than.
+
     Raises:
         ConfigError: A part of the decoder is of no known kind.
     """
 
-    def __init__(self, forms: TracedForms) -> None:
+    def __init__(self, forms: TracedForms, most_keys: int) -> None:
         self.model: Any = forms
         *vision, prefill, _ = forms.compose(None, cast("Any", forms.workload)).stages.values()
         classes, dtype = forms.session.module_classes, forms.session.dtype
@@ -219,44 +229,64 @@ class TracedServed(Served):
                 f"vision stages run as in transformers with {forms.session.loaded.attention}"
                 " attention, but each RMS norm, and equal attention of a call, as one kernel",
             )
-        config = cast("Any", forms.session.model.config).get_text_config(decoder=True)
-        norms = {path.rpartition(".")[2] for path in prefill.own_params or ()}
-        decoder = DenseDecoder.read(
-            ConfigKeys(config.to_dict(), since=_KNOWN),
-            is_tied=False,  # which no kernel depends on
-            head_norms=not norms.isdisjoint(("q_norm", "query_layernorm")),
-            output_norms="post_mlp_layernorm" in norms,
+        config = cast("Any", forms.session.model.config).get_text_config(decoder=True).to_dict()
+        keys = ConfigKeys(config, since=_KNOWN)
+        may_hide = not config.get("layer_types") and config.get("use_sliding_window", True)
+        keys.check(
+            not may_hide or (config.get("sliding_window") or most_keys) >= most_keys,
+            "sliding_window",
+            f"at least {most_keys}, the tokens of the longest page",
         )
-        self.dimensions: Any = ModelDimensions(decoder)
-        self._check_layers(prefill, forms.workload.seq_len)
+        modules = {path.rpartition(".")[2] for path in prefill.own_params or ()}
+        routed = _routed_layers(prefill)
+        decoder = DenseDecoder.read(
+            keys,
+            is_tied=False,  # which no kernel depends on
+            head_norms=not modules.isdisjoint(("q_norm", "query_layernorm")),
+            output_norms="post_mlp_layernorm" in modules,
+            has_shared_gate="shared_expert_gate" in modules,
+            **(_experts(config) if routed else {}),
+        )
+        # Which of the layers are routed makes no difference to a pass.
+        first = decoder.layers - len(routed)
+        self.dimensions: Any = ModelDimensions(replace(decoder, first_k_dense_replace=first))
+        self._check_layers(prefill, routed, forms.workload.seq_len)
 
-    def _check_layers(self, prefill: StageFigures, T: int) -> None:
+    def _check_layers(self, prefill: StageFigures, routed: Set[str], T: int) -> None:
         """Raises ConfigError if the kernels of T tokens do other matrix work than was traced."""
-        *layers, head, _, _ = self.prompt(T, T, 0, self.dimensions, BFLOAT16, 16)
-        number = self.dimensions.decoder.layers
-        expected = sum(each.total.macs for each in layers) // number
+        layers = self.dimensions.decoder.layers
+        (dense, head), (mixed, _) = (self._macs(T, first) for first in (layers, 0))
         works = {path: work for path, work in prefill.own.items() if "rotary" not in path}
         found = {
             path: work.macs
             for path, work in with_ancestors(works).items()
             if _WHOLE_LAYER.fullmatch(path)
         }
-        if [*found.values()] != [expected] * number:
-            unlike = next(
-                (path for path in found if found[path] != expected),
-                f"the decoder, of {len(found)} layers,",
-            )
+        for path, macs in found.items():
+            expected = mixed if path in routed else dense
+            if macs != expected:
+                raise ConfigError(
+                    f"{path} has {macs:,} multiply-accumulates in the prefill pass, not the"
+                    f" {expected:,} of its config: {_KNOWN}"
+                )
+        if len(found) != layers:
             raise ConfigError(
-                f"{unlike} has {found.get(unlike, 0):,} multiply-accumulates in the prefill pass,"
-                f" not the {expected:,} of its config: {_KNOWN}"
+                f"stage {prefill.name!r} has {len(found)} layers with matrix products, not the"
+                f" {layers} of its config: {_KNOWN}"
             )
         rest = total_work(works.values()).macs - sum(found.values())
-        if rest not in (head.work.macs, T * head.work.macs):
+        if rest not in (head, T * head):
             raise ConfigError(
                 f"stage {prefill.name!r} has {rest:,} multiply-accumulates beside its layers, and"
-                f" its head {head.work.macs:,}: give other modules a stage of their own, or use"
+                f" its head {head:,}: give other modules a stage of their own, or use"
                 " runtime eager"
             )
+
+    def _macs(self, T: int, first_routed: int) -> tuple[int, int]:
+        """Multiply-accumulates of T tokens in a layer, from that one on routed, and in the head."""
+        c = replace(self.dimensions.decoder, first_k_dense_replace=first_routed)
+        *layers, head, _, _ = self.prompt(T, T, 0, ModelDimensions(c), BFLOAT16, 16)
+        return total_work(each.total for each in layers).macs // c.layers, head.work.macs
 
     @cache  # noqa: B019  # a model lives as long as its predictions are made
     def views(self, *_: Any) -> dict[str, tuple[Kernel, ...]]:
@@ -266,6 +296,32 @@ class TracedServed(Served):
     def activation_bytes(self, *_: Any) -> int:
         """Peak of the traced prefill pass of a prompt, with its cache."""
         return int(self.model.memory().peak.nbytes)
+
+
+def _routed_layers(stage: StageFigures) -> Set[str]:
+    """Paths of the layers that choose experts for each token."""
+    paths = (each.path for each in stage.kernels if each.kind == "routing")
+    return {found[0] for found in map(_WHOLE_LAYER.match, paths) if found}
+
+
+def _experts(config: Config) -> dict[str, Any]:
+    """Fields of a decoder with routed experts, from its config; ConfigError if one is missing."""
+    given = {key: value for key, value in config.items() if value is not None}
+    keys = ConfigKeys(given, since=_KNOWN)
+
+    def size(names: Sequence[str], *default: int) -> int:
+        name = next(filter(given.__contains__, names), names[0])
+        return keys.integer(name, *default, least=0)
+
+    width = size(_EXPERT_WIDTH)
+    shared = size(_SHARED_WIDTH, 0)
+    return {
+        "n_routed_experts": size(_EXPERTS),
+        "num_experts_per_tok": size(_EXPERTS_PER_TOKEN),
+        "moe_intermediate_size": width,
+        "n_shared_experts": size(_SHARED_EXPERTS, 1 if shared else 0),
+        "shared_expert_size": shared or width,
+    }
 
 
 def _fused(stage: StageFigures, classes: Mapping[str, str]) -> Iterator[Kernel]:

@@ -197,6 +197,8 @@ class DecoderDimensions:
         qk_nope_head_dim: Other features per head.
         v_head_dim: Features per value head if `use_mla`.
         n_shared_experts: Experts that every token passes, fused into one MLP.
+        shared_expert_size: Hidden width of each; by default that of a routed one.
+        has_shared_gate: Whether their output is weighted by a score of its own.
         moe_layer_freq: Every this many layers, one is MoE.
         topk_group: Groups that a token may choose from, of `n_group`.
         masks_steps: Whether a decode step adds a mask to its scores.
@@ -232,6 +234,8 @@ class DecoderDimensions:
     moe_intermediate_size: int = 0
     n_routed_experts: int | None = None
     n_shared_experts: int | None = None
+    shared_expert_size: int | None = None
+    has_shared_gate: bool = False
     num_experts_per_tok: int = 0
     first_k_dense_replace: int = 0
     moe_layer_freq: int = 1
@@ -328,7 +332,8 @@ class DecoderDimensions:
     @property
     def shared_intermediate_size(self) -> int:
         """Hidden width of all shared experts."""
-        return (self.n_shared_experts or 0) * self.moe_intermediate_size
+        each = self.shared_expert_size or self.moe_intermediate_size
+        return (self.n_shared_experts or 0) * each
 
 
 def multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:

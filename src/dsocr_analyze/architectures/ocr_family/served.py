@@ -28,7 +28,7 @@ from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.architectures.stages import DECODE_STAGE, PREFILL_STAGE
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.kernels import Attention, Experts, Kernel, Rows, Work, merged
+from dsocr_analyze.kernels import Attention, Experts, Kernel, Rows, Work, merged, total_work
 from dsocr_analyze.tape import ArrayTape, Operand, Size, Tape, maximum
 from dsocr_analyze.tape.modules import embedding, fused_attention, fused_rms_norm, linear
 from dsocr_analyze.workload import PageWorkload, ViewBatch
@@ -53,6 +53,7 @@ FUSIONS: Final = {
 }
 """What the model's own code runs instead, in the order in which a prompt meets it."""
 
+_QUANTIZED: Final = frozenset({"merged_linear", "linear"})
 _BYTE: Final = Dtype("uint8", 1)
 
 
@@ -149,11 +150,13 @@ class Served:
 
     @cache  # noqa: B019  # a model lives as long as the process
     def quantizable_params(self, c: ModelDimensions) -> int:
-        """Weights that engines quantize: the layers' linears, but no routers."""
-        t = Tape(BFLOAT16)
-        embeds = t.input(c.decoder.hidden_size, t.dtype)
-        self.model.decoder(t, embeds, Pass(1, 1, flash=True), c.decoder)
-        return sum(n for path, name, n in t.weights if path.endswith("_proj") and name == "weight")
+        """Weights that engines quantize: the layers' linears, but no routers.
+
+        A token meets every weight of a linear once.
+        """
+        kernels, experts = self.step(1, 1, c, BFLOAT16, 8), c.decoder.n_routed_experts or 0
+        linears = total_work(each.total for each in kernels if each.operator in _QUANTIZED)
+        return linears.macs + c.decoder.moe_layers * experts * c.decoder.expert_params
 
     def activation_bytes(self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype) -> Size:
         """Peak of a prefill pass besides weights, inputs and logits, for one length or many."""
@@ -251,13 +254,19 @@ def _attention(
 
 
 def _mixture(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> Operand:
-    """`DeepseekV2MoE`; the router is a `ReplicatedLinear`, never quantized."""
+    """`DeepseekV2MoE` or `Qwen2MoeSparseMoeBlock`.
+
+    The router and the gate of the shared experts are `ReplicatedLinear`, never quantized.
+    """
     scores = linear(t, x, n, c.hidden_size, c.n_routed_experts or 0, operator="router")
     y = _grouped_experts(t, x, scores, n, c)
     if not c.shared_intermediate_size:
         return y
     shared = fused_swiglu(t, x, n, c.hidden_size, c.shared_intermediate_size)
-    return t.map("combined_experts", y, shared)
+    if not c.has_shared_gate:
+        return t.map("combined_experts", y, shared)
+    gate = linear(t, x, n, c.hidden_size, 1, operator="router")
+    return t.map("combined_experts", y, shared, gate, flops=2)
 
 
 def _grouped_experts(
