@@ -186,12 +186,10 @@ class CropRule(PageRule):
         """
         import numpy as np
 
-        coded, least_pixels = self._tables
-        aspect, (middles, first, cells) = widths / heights, self._middles
-        cell = np.minimum(aspect * cells, len(first) - 1).astype(np.int64)
-        place = first.take(cell, mode="clip")
+        middles, coded, least_pixels = self._tables
+        aspect = widths / heights
+        place = np.searchsorted(middles, aspect)
         middle = middles.take(place, mode="clip")
-        place += aspect > middle
         codes: NDArray[np.int64] = coded[0].take(place, mode="clip")
         pixels = 2 * widths * heights
         for larger, least in zip(coded[1:], least_pixels, strict=True):
@@ -206,50 +204,26 @@ class CropRule(PageRule):
         return (self.most + 1) * columns + rows
 
     @cached_property
-    def _by_aspect(self) -> dict[float, list[tuple[int, int]]]:
-        """Grids of each aspect by area; the aspects ascend."""
+    def _tables(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """By ascending aspect: where the next becomes the nearest, and its grids by area.
+
+        Returns:
+            Middles between neighbouring aspects, and infinity; codes of grids, of which the last of
+            an aspect is repeated; the pixels that the larger ones need.
+        """
+        import numpy as np
+
         by_aspect: dict[float, list[tuple[int, int]]] = {}
         for columns, rows in sorted(self.grids, key=lambda each: each[0] / each[1]):
             by_aspect.setdefault(columns / rows, []).append((columns, rows))
-        return by_aspect
-
-    @cached_property
-    def _middles(self) -> tuple[NDArray[np.float64], NDArray[np.int64], int]:
-        """Where one aspect ceases to be the nearest and the next begins.
-
-        Returns:
-            Middles between neighbours, ascending, and infinity; by cell of an aspect, the first
-            middle that may be above it; cells from 0 to 1, a power of two, each of one middle.
-        """
-        import numpy as np
-
-        aspects = np.array(list(self._by_aspect))
-        middles = (aspects[:-1] + aspects[1:]) / 2
-        cells = 1 << int(1 / np.diff(middles, prepend=0).min()).bit_length()
-        edges = np.arange(cells * self.most) / cells
-        return np.append(middles, np.inf), np.searchsorted(middles, edges), cells
-
-    @cached_property
-    def _tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """By ascending aspect: its grids' codes by area, and the pixels that the larger ones need.
-
-        The last grid of an aspect is repeated.
-        """
-        import numpy as np
-
-        depth = max(map(len, self._by_aspect.values()))
-        grids = np.array(
-            [
-                [
-                    of_aspect[min(place, len(of_aspect) - 1)]
-                    for of_aspect in self._by_aspect.values()
-                ]
-                for place in range(depth)
-            ]
-        )
+        aspects = np.array(list(by_aspect))
+        middles = np.append((aspects[:-1] + aspects[1:]) / 2, np.inf)
+        depth = max(map(len, by_aspect.values()))
+        repeated = [each + each[-1:] * (depth - len(each)) for each in by_aspect.values()]
+        columns_by_area, rows_by_area = np.array(repeated).T
         # 2 w h > tile^2 area, in whole numbers
-        pixels = self.tile * self.tile * grids[..., 0] * grids[..., 1]
-        return self._code(grids[..., 0], grids[..., 1]), pixels[1:]
+        pixels = self.tile * self.tile * columns_by_area * rows_by_area
+        return middles, self._code(columns_by_area, rows_by_area), pixels[1:]
 
     # --- pixels
 
