@@ -28,7 +28,7 @@ from dsocr_analyze.tape import (
     made,
     size_of,
 )
-from dsocr_analyze.tape.polynomial import Monomial, Polynomial, Symbol, Terms, text_of
+from dsocr_analyze.tape.polynomial import Monomial, Polynomial, Symbol, Terms, text_of, without
 
 # --- sizes with a name and a value -------------------------------------------------------------
 
@@ -147,12 +147,8 @@ def _divided(
     if len(Polynomial.of(divisor).terms) != 1:
         return None
     ((sizes, number),) = Polynomial.of(divisor).terms.items()
-    left = list(monomial)
-    for size in sizes:
-        if size not in left:
-            return None
-        left.remove(size)
-    return tuple(left), Fraction(coefficient) / number
+    left = without(monomial, sizes)
+    return None if left is None else (left, Fraction(coefficient) / number)
 
 
 # --- calls -------------------------------------------------------------------------------------
@@ -430,15 +426,12 @@ def written(size: Size, relations: Relations = ()) -> str:
 def _rewritten(size: Polynomial, relations: Relations) -> Polynomial:
     """The polynomial with products of names replaced."""
     for product, instead in relations:
-        found, factors = list[Polynomial](), [*map(Symbol, product)]
+        found, factors = list[Polynomial](), tuple(map(Symbol, product))
         for monomial, coefficient in size.terms.items():
-            term = Polynomial({(): coefficient})
-            left = list(monomial)
-            while all(left.count(each) >= factors.count(each) for each in factors):
-                for each in factors:
-                    left.remove(each)
-                term = term * instead
-            found.append(term * Polynomial({tuple(left): 1}))
+            term, left = Polynomial({(): coefficient}), monomial
+            while (rest := without(left, factors)) is not None:
+                term, left = term * instead, rest
+            found.append(term * Polynomial({left: 1}))
         size = Polynomial.sum(found)
     return size
 

@@ -264,7 +264,8 @@ def _is_covered(size: Polynomial, by: Polynomial) -> bool:
             continue
         lacked = -each
         for larger in more:
-            if _divides(monomial, larger):
+            left = without(larger, monomial)
+            if left is not None and all(size.least > 0 for size in left):
                 taken = min(lacked, more[larger])
                 more[larger] -= taken
                 lacked -= taken
@@ -283,14 +284,14 @@ def _within(monomial: Monomial, coefficient: int) -> Polynomial:
     return term
 
 
-def _divides(monomial: Monomial, larger: Monomial) -> bool:
-    """Whether the one is a factor of the other, and the rest is never 0."""
+def without(larger: Monomial, monomial: Monomial) -> Monomial | None:
+    """The sizes of one product that are left without those of another; None if it lacks one."""
     left = list(larger)
     for size in monomial:
         if size not in left:
-            return False
+            return None
         left.remove(size)
-    return all(size.least > 0 for size in left)
+    return tuple(left)
 
 
 class Values:
