@@ -7,7 +7,7 @@ import re
 import shutil
 from collections import Counter
 from functools import partial, reduce
-from types import MethodType, SimpleNamespace
+from types import MethodType
 
 import numpy as np
 import pytest
@@ -40,7 +40,6 @@ from vendor_checkout import VENDOR, needs_vendor
 
 from dsocr_analyze import DeepSeekOCRSession, errors, figures
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
-from dsocr_analyze.architectures.architecture import GrowingCache
 from dsocr_analyze.kernels import Attention, Work, merged
 from dsocr_analyze.model import known_values, loading
 from dsocr_analyze.model.directory import ModelDirectory
@@ -1018,96 +1017,11 @@ def test_alike_modules_share_a_name():
         (f"{layers}.0", f"{layers}.3", f"{layers}.2"),
         (f"{layers}.2", f"{layers}.4", f"{layers}.2.mlp.experts.0"),
         (f"{layers}.2.mlp.experts.0", f"{layers}.4.mlp.experts.7", f"{layers}.0.mlp.experts.0"),
+        (f"{layers}.2.mlp.experts.0.act_fn", f"{layers}.4.mlp.experts.7.act_fn", f"{layers}.2.mlp"),
+        (f"{layers}.2.self_attn.q_proj", f"{layers}.4.self_attn.q_proj", f"{layers}.0.self_attn"),
         ("model.projector", "model.projector", "model.sam_model"),
     ):
         assert name(one) == name(same) != name(other)
-    for path in (f"{sam}.0.attn", f"{layers}.0.mlp", f"{layers}.2.mlp.experts.0.up_proj"):
-        assert name(path) is None, "it repeats with the layer or expert that it is in"
-
-
-def extended(self, x, tables, held):
-    """A layer that extends a cache by its keys and values, and something besides, if told to."""
-    cache = held[0] if isinstance(held, tuple) else held
-    key, value = self.linear(x) * tables[0], self.linear(x) + tables[1]
-    keys, values = cache.update(key.unsqueeze(1), value.unsqueeze(1), self.layer_idx)
-    self.also(cache, self.layer_idx)
-    return x + (keys * values).sum(-2).squeeze(1).unsqueeze(1), cache
-
-
-def extended_by_all(self, x, cache):
-    tables = (x[:, :, :1] * 2, x[:, :, :1] * 3)
-    for layer in self.layers:
-        x, cache = layer(x, tables, self.hold(cache))
-    return x
-
-
-def slots_of(cache):
-    return vars(cache).setdefault("slots", {})
-
-
-def doubled_below(cache, layer):
-    if layer:
-        cache.key_cache[layer - 1] = cache.key_cache[layer - 1] * 2
-
-
-# Layers that run: over an empty cache, over a pair made in the same pass, and over one from before
-# it, the first and the last beside one in the middle. The first has nothing below it to change.
-@pytest.mark.parametrize(
-    ("also", "ran"),
-    [
-        (lambda cache, layer: None, 2 + 3 + 3),
-        (lambda cache, layer: slots_of(cache).update({layer: 7}), 2 + 3 + 3),  # sliding windows do
-        (lambda cache, layer: cache.value_cache[layer].add_(1), 2 + 3 + 3),
-        (doubled_below, 19),
-        (lambda cache, layer: layer and cache.value_cache[layer - 1].add_(1), 19),
-        (lambda cache, _: slots_of(cache).update({0: 1 - slots_of(cache).get(0, 0)}), 19),
-        (
-            lambda cache, layer: (
-                vars(cache).setdefault("others", []).extend(2 * [cache.key_cache[layer] * 2])
-            ),
-            20,
-        ),
-    ],
-    ids=["nothing", "numbered", "here", "doubled below", "below", "toggled below", "elsewhere"],
-)
-@pytest.mark.parametrize("hold", [lambda cache: cache, lambda cache: (cache, 1)])
-def test_layers_that_extend_a_cache_are_repeated(also, ran, hold):
-    """Only if each extends its own pair and does nothing else to the cache."""
-    called, found = [], []
-    watched = lambda *place: (called.append(place), also(*place))  # noqa: E731
-    layers = (
-        Net(extended, layer_idx=index, linear=nn.Linear(8, 8), also=watched) for index in range(5)
-    )
-    model = on_meta(Net(extended_by_all, layers=nn.ModuleList(layers), hold=hold))
-    for alike in (None, by_place):
-        caches, traces = [GrowingCache(), GrowingCache()], []
-        called.clear()
-        with torch.no_grad(), Recorder(model, alike) as recorder:
-            for calls in ([(0, 3)], [(1, 3), (1, 1)], [(0, 1)]):
-                traces.append(recorder.begin())
-                for cache, tokens in calls:
-                    model(meta(2, tokens, 8), caches[cache])
-        tensors = [each for cache in caches for pair in cache for each in pair]
-        looks = [(each.shape, each.stride(), each.dtype) for each in tensors]
-        found.append((traces, looks, [vars(cache).get("slots") for cache in caches]))
-    assert found[0] == found[1]
-    assert len(called) == ran
-
-
-class Odd(list):
-    """A list may hold what is no attribute."""
-
-
-@pytest.mark.parametrize(
-    "state",
-    [{}, {"one": [torch.ones(1)], "other": []}, {"pairs": [(1, 2)]}, {"names": ["x"]},
-     {"keys": [], "slots": {"x": 1}}, {"keys": [], "slots": {0: [1]}}, {"keys": [], "length": 1}],
-)  # fmt: skip
-def test_what_holds_more_than_tensors_and_numbers_by_layer_is_no_cache(state):
-    odd, cache = Odd(), GrowingCache()
-    vars(odd).update(key_cache=[], value_cache=[])
-    arguments = [SimpleNamespace(**state), odd, 1, torch.ones(1), (None, (cache,))]
-    assert record.caches_in(arguments) == [cache]
 
 
 DEVICES = ("meta", "cpu")

@@ -2,20 +2,20 @@
 
 Alike modules do the same work on equal inputs. Which modules are alike is declared, never guessed.
 Besides inputs, settings and children are compared, since a model may be changed after loading. The
-first call's side effects show whether its record may be repeated at all.
+first call's side effects show whether its record may be repeated at all. A call with a cache always
+runs, and its parts are repeated.
 """
 
 from __future__ import annotations
 
-import copy
 import enum
 import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import attrgetter, call, is_
-from typing import Any, Final, NamedTuple, TypeAlias
+from operator import attrgetter, is_
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -171,11 +171,11 @@ _PLAIN: Final = (
 _is_plain: Final = functools.cache(lambda kind: issubclass(kind, _PLAIN))
 _version_of: Final = attrgetter("_version")
 
-_NUMBERS: Final = frozenset({"layer_idx", "layer_id"})
-"""Attributes that number a layer, in which alike layers may differ."""
-
 _OF_EVERY_MODULE: Final = frozenset(vars(torch.nn.Module())) - {"training"}
 """What torch keeps on each module: hooks, parameters, buffers, children."""
+
+_UNDESCRIBED: Final = _OF_EVERY_MODULE | {"layer_idx", "layer_id", "forward"}
+"""Numbers of layers, in which alike ones may differ, and our `forward`; others' always runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,33 +185,18 @@ class RecordedCall:
     Attributes:
         path: Path of the module.
         trace: What the call did.
-        output: By item, the place of a returned cache among its arguments, or how a tensor looks.
+        output: By item, how a tensor looks; None for none.
         returns_tuple: Whether these are items of a tuple, not the output itself.
-        extensions: What it did to each of these caches.
     """
 
     path: str
     trace: Trace
-    output: list[int | Look | None]
+    output: list[Look | None]
     returns_tuple: bool
-    extensions: list[Extension]
 
-    def leave(self, layer: int | None, arguments: Arguments, memory: LiveTensors) -> Value:
-        """Leaves what an equal call would: longer caches and an output, which is returned."""
-        caches, made = caches_in(arguments), list[Value]()
-        for item in self.output:
-            if isinstance(item, Look):
-                made.append(memory.made(item))
-            else:
-                made.append(None if item is None else caches[item])
-        for cache, (lists, numbers) in zip(caches, self.extensions, strict=True):
-            number = layer or 0
-            for name, (is_tuple, looks) in lists.items():
-                tensors = tuple(map(memory.made, looks))
-                # At the end, this appends.
-                vars(cache)[name][number : number + 1] = [tensors if is_tuple else tensors[0]]
-            for name, value in numbers.items():
-                vars(cache).setdefault(name, {})[number] = value
+    def output_again(self, memory: LiveTensors) -> Value:
+        """The output of an equal call."""
+        made: list[Value] = [None if look is None else memory.made(look) for look in self.output]
         return tuple(made) if self.returns_tuple else made[0]
 
 
@@ -222,35 +207,30 @@ class Repetition:
         self._name_of = functools.cache(alike)
         self._memory = memory
         self._descriptions: dict[Key, int] = {}
-        self._modules: dict[torch.nn.Module, tuple[int, frozenset[int]]] = {}
+        self._variants: dict[torch.nn.Module, int] = {}
         self.spans: dict[Key, RecordedCall | None] = {}
         """Records by key; None where calls may not be repeated, or not yet."""
 
     def key_of(
         self, module: torch.nn.Module, path: str, args: Arguments, kwargs: Keywords
-    ) -> tuple[Key, int | None] | None:
+    ) -> Key | None:
         """A key that determines a call's record, or None if something unforeseen might affect it.
 
         It has the module's shared name, settings and children, and of the arguments their layouts,
-        known values, and which are identical or share memory. With it comes the number of the
-        module's layer; None for several or none.
+        known values, and which are identical or share memory.
         """
         name = self._name_of(path)
         if name is None:
             return None
-        variant, layers = self._variant_of(module)
-        layer = next(iter(layers)) if len(layers) == 1 else None
         described: list[Key] = []
         storages: list[int] = []
-        if not self._describe([*args, *kwargs.values()], layer, described, storages):
+        if not self._describe([*args, *kwargs.values()], described, storages):
             return None
         shared = tuple(map(storages.index, storages)) if len(storages) > 2 else ()
-        return (name, variant, tuple(kwargs), tuple(described), shared), layer
+        return name, self._variant_of(module), tuple(kwargs), tuple(described), shared
 
-    def _describe(
-        self, arguments: Arguments, layer: int | None, described: list[Key], storages: list[int]
-    ) -> bool:
-        """Appends all that a record may depend on; False if that is unclear."""
+    def _describe(self, arguments: Arguments, described: list[Key], storages: list[int]) -> bool:
+        """Appends all that a record may depend on; False if that is unclear, as of a cache."""
         for argument in arguments:
             if isinstance(argument, torch.Tensor):
                 if not argument.is_meta or argument.is_inference():
@@ -261,90 +241,59 @@ class Repetition:
                 described.append((type(argument), argument))
             elif type(argument) is tuple:
                 described.append((tuple, len(argument)))
-                if not self._describe(argument, layer, described, storages):
+                if not self._describe(argument, described, storages):
                     return False
             else:
-                cache = None if layer is None else _described(argument, layer, self._memory)
-                if cache is None:
-                    return False
-                described.append(cache)
+                return False
         return True
 
-    def _variant_of(self, module: torch.nn.Module) -> tuple[int, frozenset[int]]:
-        """A number for class, settings, parameters and children, and the module's layers.
-
-        Of its state when first asked for.
-        """
-        if module in self._modules:
-            return self._modules[module]
+    def _variant_of(self, module: torch.nn.Module) -> int:
+        """A number for class, settings, parameters and children, as they are when first asked."""
+        if module in self._variants:
+            return self._variants[module]
         described: list[Any] = [type(module)]
-        layers = set[int]()
         for name, value in vars(module).items():
-            if name in _NUMBERS:
-                layers.add(value)
-            elif name not in _OF_EVERY_MODULE and name != "forward":  # ours, else it always runs
+            if name not in _UNDESCRIBED:
                 items = value if isinstance(value, SEQUENCES) else (value,)
                 if all(map(_is_plain, map(type, items))):
                     described.append((name, items is value, *items))
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             described.append((name, None if tensor is None else (tensor.shape, tensor.dtype)))
         for name, child in module._modules.items():
-            variant, below = (None, ()) if child is None else self._variant_of(child)
-            layers.update(below)
-            described.append((name, variant))
+            described.append((name, None if child is None else self._variant_of(child)))
         variant = self._descriptions.setdefault(tuple(described), len(self._descriptions))
-        self._modules[module] = variant, frozenset(layers)
-        return self._modules[module]
+        self._variants[module] = variant
+        return variant
 
 
 class FirstCall:
     """The first call with its key: the state of memory and arguments before it runs."""
 
-    def __init__(
-        self,
-        module: torch.nn.Module,
-        arguments: Arguments,
-        layer: int | None,
-        memory: LiveTensors,
-    ) -> None:
+    def __init__(self, module: torch.nn.Module, arguments: Arguments, memory: LiveTensors) -> None:
         self._module, self._arguments, self._memory = module, arguments, memory
         self._births, self._nbytes = memory.births, memory.nbytes
         self._versions, self._attributes = self._state()
-        cached = functools.partial(_CachedLayer, layer=layer or 0, memory=memory)
-        self._caches = [*map(cached, caches_in(arguments))]
         self._made: dict[int, int] = {}
         """Bytes of the memory that the call leaves behind, by storage."""
 
     def span(self, path: str, trace: Trace, output: Value) -> RecordedCall | None:
         """The record of the call, which has run; None if it may not be repeated.
 
-        It may have extended its own layer of a cache alone, written to no argument, stored nothing
-        on the module or below, and left no memory but its output's and extensions'.
+        It may have written to no argument, stored nothing on the module or below, and left no
+        memory but its output's.
         """
-        extensions, held, places = list[Extension](), 0, dict[int, int]()
-        for place, cache in enumerate(self._caches):
-            extension = cache.extension(self._is_made)
-            if extension is None:
-                return None
-            extensions.append(extension)
-            held -= cache.nbytes
-            places.setdefault(id(cache.cache), place)
-        items: list[int | Look | None] = []
-        for item in output if type(output) is tuple else (output,):
-            if item is None or id(item) in places:
-                items.append(places.get(id(item)))
-            elif self._is_made(item):
-                items.append(Look.of(item))
-            else:
-                return None
+        items = output if type(output) is tuple else (output,)
+        if not all(item is None or self._is_made(item) for item in items):
+            return None
         versions, attributes = self._state()
         if versions != self._versions or len(attributes) != len(self._attributes):
             return None
         is_untouched = all(map(is_, attributes, self._attributes))
-        is_all = self._memory.nbytes == self._nbytes + sum(self._made.values()) + held
+        is_all = self._memory.nbytes == self._nbytes + sum(self._made.values())
         if not is_untouched or not is_all:
             return None
-        return RecordedCall(path, trace, items, type(output) is tuple, extensions)
+        looks = [None if item is None else Look.of(item) for item in items]
+        return RecordedCall(path, trace, looks, type(output) is tuple)
 
     def _is_made(self, tensor: Value) -> bool:
         """Whether a tensor has memory of its own that the call made; notes it."""
@@ -377,124 +326,5 @@ class FirstCall:
         return [*map(_version_of, tensors_in(self._arguments))], attributes
 
 
-# --- caches ----------------------------------------------------------------------------------
-
-# A cache is anything whose whole state is lists of tensors by layer, singly or in tuples, and
-# perhaps numbers by layer, such as where a window stands. A layer extends the pair of its number.
-
-_Cache: TypeAlias = Any
-"""A cache of any class."""
-
-Extension: TypeAlias = tuple[dict[str, tuple[bool, list[Look]]], dict[str, int]]
-"""What a call leaves in a cache for its layer.
-
-By list, whether a tuple stands in it and how its tensors look; and the layer's numbers by name.
-"""
-
-_State: TypeAlias = tuple[dict[str, list[Any]], dict[str, dict[int, int]], list[list[torch.Tensor]]]
-"""What a cache holds: its lists and its numbers by name, and the tensors of every layer."""
-
-
-def _state_of(value: _Cache) -> _State | None:
-    """What a cache holds; None if the value is no cache."""
-    if isinstance(value, list | tuple | dict | set):  # these hold more than their attributes
-        return None
-    lists: dict[str, list[Any]] = {}
-    numbers: dict[str, dict[int, int]] = {}
-    for name, each in getattr(value, "__dict__", {}).items():
-        if type(each) is list:
-            for item in each:
-                if not all(map(torch.is_tensor, item if type(item) is tuple else (item,))):
-                    return None
-            lists[name] = each
-        elif type(each) is dict and {*map(type, (*each.keys(), *each.values()))} <= {int}:
-            numbers[name] = each
-        else:
-            return None
-    if len({*map(len, lists.values())}) != 1:
-        return None
-    return lists, numbers, [*map(list, map(tensors_in, zip(*lists.values(), strict=True)))]
-
-
-def caches_in(arguments: Values) -> list[_Cache]:
-    """The caches among a call's arguments, also within tuples."""
-    caches = []
-    for each in arguments:
-        if type(each) is tuple:
-            caches += caches_in(each)
-        elif _state_of(each) is not None:
-            caches.append(each)
-    return caches
-
-
 def _layout(tensor: torch.Tensor) -> Key:
     return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
-
-
-def _described(value: _Cache, layer: int, memory: LiveTensors) -> Key | None:
-    """All of a cache that the record of a layer may depend on; None if the value is no cache.
-
-    Its own tensors and numbers, and the different ones of the layers before and after it.
-    """
-    state = _state_of(value)
-    if state is None:
-        return None
-    _, numbers, layers = state
-    own: list[Any] = [type(value)]
-    before, after = set[Key](), set[Key]()
-    for number, tensors in enumerate(layers):
-        looks = tuple(map(_layout, tensors))
-        if number == layer:
-            own += looks, *map(known_value, tensors), *map(memory.nbytes_of, tensors)
-        else:
-            (before if number < layer else after).add(looks)
-    for name, each in numbers.items():
-        own.append((name, each.get(layer)))
-        for other, number in each.items():
-            if other != layer:
-                (before if other < layer else after).add((name, number))
-    return *own, frozenset(before), frozenset(after)
-
-
-class _CachedLayer:
-    """A cache and the layer of it that a call may extend, before the call."""
-
-    def __init__(self, cache: _Cache, layer: int, memory: LiveTensors) -> None:
-        state = _state_of(cache)
-        assert state is not None, "it is a cache"
-        _, numbers, layers = state
-        self.cache, self._layer, self._length = cache, layer, len(layers)
-        self._numbers = copy.deepcopy(numbers)
-        others = [*tensors_in(layers[:layer] + layers[layer + 1 :])]
-        self._others = [*map(weakref.ref, others)]
-        """Tensors of the other layers, which may die."""
-        self._versions = [*map(_version_of, others)]
-        self.nbytes = sum(map(memory.nbytes_of, tensors_in(layers[layer : layer + 1])))
-        """Bytes of the layer's tensors that count as alive."""
-
-    def extension(self, is_made: Callable[[torch.Tensor], bool]) -> Extension | None:
-        """What the call left for its layer; None if it did anything else to the cache.
-
-        `is_made` tells whether the call made a tensor's memory.
-        """
-        state, layer = _state_of(self.cache), self._layer
-        if state is None or len(state[2]) != max(self._length, layer + 1):
-            return None
-        lists, numbers, layers = state
-        others = [*tensors_in(layers[:layer] + layers[layer + 1 :])]
-        is_same = all(map(is_, map(call, self._others), others))
-        if not is_same or [*map(_version_of, others)] != self._versions:
-            return None
-        for name, each in numbers.items():
-            if {**each, layer: None} != {**self._numbers.get(name, {}), layer: None}:
-                return None
-        if not all(map(is_made, layers[layer])):
-            return None
-        looks, own = dict[str, tuple[bool, list[Look]]](), dict[str, int]()
-        for name, stored in lists.items():
-            is_tuple = type(stored[layer]) is tuple
-            looks[name] = is_tuple, [*map(Look.of, tensors_in([stored[layer]]))]
-        for name, each in numbers.items():
-            if layer in each:
-                own[name] = each[layer]
-        return looks, own

@@ -155,19 +155,18 @@ class Recorder:
         if repetition is None or is_customized or torch._C._are_functorch_transforms_active():
             return self._run_in_full(path, forward, args, kwargs)
         with torch._C.DisableTorchFunction():
-            found = repetition.key_of(module, path, args, kwargs)
-        if found is None:
+            key = repetition.key_of(module, path, args, kwargs)
+        if key is None:
             return self._run_in_full(path, forward, args, kwargs)
-        (key, layer), arguments = found, [*args, *kwargs.values()]
         span = repetition.spans.get(key)
         if span is not None:
             self.trace.add(span.trace, self._memory.nbytes, span.path, path)
             with uncounted():
-                return span.leave(layer, arguments, self._memory)
+                return span.output_again(self._memory)
         if key in repetition.spans:
             return self._run_in_full(path, forward, args, kwargs)
         repetition.spans[key] = None  # until the call's side effects are known
-        first = FirstCall(module, arguments, layer, self._memory)
+        first = FirstCall(module, [*args, *kwargs.values()], self._memory)
         with self._own_trace(path) as trace:
             output = self._run_in_full(path, forward, args, kwargs)
         with torch._C.DisableTorchFunction():

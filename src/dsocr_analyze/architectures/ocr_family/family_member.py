@@ -71,7 +71,7 @@ _ROUTED_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d
 _NUMBERED: Final = re.compile(
     r"(?P<list>model\.sam_model\.blocks|model\.vision_model\.transformer\.layers"
     r"|model\.qwen2_model\.model\.model\.layers|model\.layers)"
-    r"\.(?P<index>\d+)(?P<below>\..*)?"
+    r"\.(?P<index>\d+)(?P<expert>\.mlp\.experts\.\d+)?(?P<below>\..*)?"
 )
 _PUBLISHED_GLOBAL_BLOCKS: Final = frozenset({2, 5, 8, 11})
 """SAM's global blocks that the published files hard-code."""
@@ -401,14 +401,11 @@ class FamilyMember(OcrModel, Architecture):
         and routed experts.
         """
 
-        def name(path: str) -> str | None:
+        def name(path: str) -> str:
             layer = _NUMBERED.fullmatch(path)
             if layer is None:
                 return path
-            index, below = int(layer["index"]), layer["below"] or ""
-            expert = _ROUTED_EXPERT.fullmatch(below)
-            if below and (expert is None or expert["below"]):
-                return None
+            index, variant = int(layer["index"]), "each"
             if layer["list"] == "model.sam_model.blocks":
                 # By the config, as in the reference, and by the published files.
                 indexes = dimensions.sam.global_attn_indexes
@@ -416,9 +413,8 @@ class FamilyMember(OcrModel, Architecture):
                 variant += "global" if index in _PUBLISHED_GLOBAL_BLOCKS else "windowed"
             elif layer["list"] == "model.layers":
                 variant = "moe" if dimensions.decoder.is_moe(index) else "dense"
-            else:
-                variant = "each"
-            return f"{layer['list']}.{variant}{' expert' if below else ''}"
+            expert = "" if layer["expert"] is None else ".mlp.experts.each"
+            return f"{layer['list']}.{variant}{expert}{layer['below'] or ''}"
 
         return name
 
