@@ -125,7 +125,7 @@ def test_a_sequence_beyond_the_positions_is_warned_of_and_fails_only_if_strict(c
 
 def test_version_and_help(capsys):
     assert run(capsys, "--version") == (0, f"dsocr-analyze {__version__}\n", "")
-    assert "--install-completion" in run(capsys, "--help")[1]
+    assert "--install-completion" in run(capsys, "--help-all")[1]
     committed = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
     assert docs.command_reference() in committed, "write it again: dsocr-analyze docs"
     for command in EVERY_COMMAND:

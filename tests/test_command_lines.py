@@ -44,11 +44,11 @@ REFUSED = [
     # The arguments, the exit code, and what is said.
     ("--gpu l4 --share-at-limit 100%", 2,
      "--share-at-limit '100%' is invalid; did you mean 1? give a number from 0 to 1; see"
-     " dsocr-analyze --help"),
+     " dsocr-analyze --help-all"),
     ("--gpu l4 --share-at-limit 110%", 2,
-     "--share-at-limit '110%' is invalid; give a number from 0 to 1; see dsocr-analyze --help"),
+     "--share-at-limit '110%' is invalid; give a number from 0 to 1; see dsocr-analyze --help-all"),
     ("--crop-mode true", 2,
-     "--crop-mode 'true' is invalid; did you mean 1? give 0 or 1; see dsocr-analyze --help"),
+     "--crop-mode 'true' is invalid; did you mean 1? give 0 or 1; see dsocr-analyze --help-all"),
     ("--batch-size 1k", 2,
      "--batch-size '1k' is invalid; did you mean 1000? give a whole number of pages; see"
      " dsocr-analyze --help"),
@@ -62,7 +62,10 @@ REFUSED = [
     ("--base-size 1000000000", 2,
      "--base-size 1000000000 is too large; give 64 to 16384 pixels per side"),
     ("--base-size big", 2,
-     "--base-size 'big' is invalid; give a whole number of pixels; see dsocr-analyze --help"),
+     "--base-size 'big' is invalid; give a whole number of pixels; see dsocr-analyze --help-all"),
+    ("--base-size", 2,
+     "--base-size needs a value: --base-size PIXELS; see dsocr-analyze --help-all"),
+    ("--crop-mod 1", 2, "no option --crop-mod; did you mean --crop-mode? see dsocr-analyze --help"),
     ("--seq-len 903", 2,
      "--seq-len 903 is below the 903 visual tokens of the page and BOS; give at least 904"),
     ("--seq-len 950 --text-tokens 3", 2,
@@ -135,8 +138,8 @@ REFUSED = [
     ("--hf-config one.json --stages one.json --model x", 2,
      "'one.json' is not TOML: Invalid statement (at line 1, column 1)"),
     ("frobnicate", 2,
-     "no command 'frobnicate'; there are advise, check, compare, fit, time, calibrate,"
-     " measure, infer, devices, sweep, archive, trust, stages, tree, docs"),
+     "no command 'frobnicate'; there are compare, advise, sweep, archive, check, time, fit,"
+     " devices, measure, infer, calibrate, tree, stages, trust, docs"),
     ("trust a b", 2,
      "got unexpected extra argument(s) (b); see dsocr-analyze trust --help"),
     ("stage", 2, "no command 'stage'; did you mean stages? see dsocr-analyze --help"),

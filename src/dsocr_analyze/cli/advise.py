@@ -9,7 +9,7 @@ import typer
 
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.archive import axes, setting
-from dsocr_analyze.cli import exits, options, page_options, printing, words
+from dsocr_analyze.cli import exits, help_text, options, page_options, printing, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.output_files import prepare_directory
 from dsocr_analyze.workload import LARGEST_COUNT, paper_dpi, parse_page
@@ -32,6 +32,7 @@ _ASKED: Final[options.Added] = {
                 "DPI",
                 "Resolution of a page given in pixels or as an image. Default: unknown, except for"
                 " papers like a4@200.",
+                group=help_text.PAGE,
             ),
         ],
         None,
@@ -44,6 +45,7 @@ _ASKED: Final[options.Added] = {
                 "Kind of document, such as newspaper or financial-report, to see its published"
                 " figures. Default: all kinds, side by side.",
                 completes=_kinds,
+                group=help_text.PAGE,
             ),
         ],
         None,
@@ -55,6 +57,7 @@ _ASKED: Final[options.Added] = {
                 "LIST",
                 "Possible numbers of text tokens on the page, which the model writes out. Default:"
                 " 600,1000,2000,4000, for the compression alone.",
+                group=help_text.PAGE,
             ),
         ],
         None,
@@ -67,6 +70,7 @@ _ASKED: Final[options.Added] = {
                 "TOKENS",
                 options.NEW_TOKENS,
                 show_default="1024, or as many as --page-text-tokens needs",
+                group=help_text.PAGE,
             ),
         ],
         None,
@@ -104,12 +108,11 @@ def advise(
     asked: options.Added = _ASKED,
     output_format: str = "table",
     json_file: str | None = None,
-    quiet: bool = False,
     strict: bool = False,
     debug: bool = False,
     of_time: options.Added = options.SECONDS_OF_A_PAGE,
 ) -> None:
-    """Show how finely each mode sees a page, its cost, and published results for it.
+    """Show how finely each mode sees a page, its cost and its accuracy.
 
     Covers all named modes, or those in --mode. Published results differ much by kind of document;
     --kind shows those of one.
@@ -122,8 +125,6 @@ def advise(
     given = context.params
     limits = {"--minimum-dpi": given["minimum_dpi"],
               "--maximum-compression": given["maximum_compression"]}  # fmt: skip
-    if quiet:
-        options.check_quiet({**limits, "--json": json_file})
     time = page_options.request_with_report(context)
     directory = page_options.model_directory_from(
         model, arch, config, sliding_window=sliding_window

@@ -10,7 +10,7 @@ import typer
 
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.architectures import ENGINES
-from dsocr_analyze.cli import exits, options, page_options, printing, streams
+from dsocr_analyze.cli import exits, help_text, options, page_options, printing, streams, words
 from dsocr_analyze.errors import (
     AnalyzeError,
     BaselineError,
@@ -76,20 +76,27 @@ def check(
         bool,
         options.option(
             None, "Set exceeded budgets to the counted figures, and add missing budgets.",
-            "--update",
+            "--update", group=help_text.OUTPUT,
         ),
     ] = False,
     json_file: str | None = None,
-    junit: Annotated[Path | None, options.option("FILE", "Also write JUnit XML here.")] = None,
+    junit: Annotated[
+        Path | None,
+        options.option("FILE", "Also write JUnit XML here.", group=help_text.OUTPUT),
+    ] = None,
     markdown: Annotated[
         Path | None,
-        options.option("FILE", "Also write Markdown for a pull-request comment here."),
+        options.option(
+            "FILE", "Also write Markdown for a pull-request comment here.", group=help_text.OUTPUT
+        ),
     ] = None,
-    quiet: bool = False,
     strict: bool = False,
     debug: bool = False,
 ) -> None:  # fmt: skip
-    """Check counted workloads against budgets and a baseline; exit with 1 if one is exceeded."""
+    """Compare counted workloads with budgets and a baseline.
+
+    Exit with 1 if a budget is exceeded, or a figure without one differs from the baseline's.
+    """
     readable = _checked(context)
     result, files = readable.check, {junit: "junit", markdown: "markdown"}
     printing.emit(context, result, readable, files=files)
@@ -145,7 +152,7 @@ def _checked(context: typer.Context) -> ReadableCheck:
         changed = sum(bool(edit.limits) for each in edits.values() for edit in each) - new
         if edits:
             write_files({path: text})
-        streams.complain(f"{path}: budgets changed: {changed}, new: {new}")
+        words.note(context, f"{path}: budgets changed: {changed}, new: {new}")
         asked = _chosen(written or {}, list(asked), path)
         judged = [_within(each, judge, counted[name]) for name, each in asked.items()]
     baseline = None if against is None else Baseline(

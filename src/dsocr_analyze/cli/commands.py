@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from dsocr_analyze import input_files, interruption, names, output_files
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, PageRequest
-from dsocr_analyze.cli import options, page_options, printing, streams, words
+from dsocr_analyze.cli import help_text, options, page_options, printing, streams, words
 from dsocr_analyze.errors import ConfigError, DeviceError, PageError, WorkloadError
 from dsocr_analyze.workload import PageWorkload, parse_page
 
@@ -30,55 +30,81 @@ if TYPE_CHECKING:
 
 _NAME = "dsocr-analyze"
 
-COMMANDS: Final = {
-    "advise": "advise",
-    "check": "check",
-    "compare": "compare",
-    "fit": "devices",
-    "time": "time",
-    "plan": "plan",
-    "calibrate": "measure",
-    "measure": "measure",
-    "infer": "measure",
-    "devices": "devices",
-    "sweep": "sweep",
-    "archive": "sweep",
-    "trust": "models",
-    "stages": "models",
-    "tree": "models",
-    "docs": "docs",
+_QUESTIONS: Final = {
+    "Count and compare": {
+        "compare": "compare",
+        "advise": "advise",
+        "sweep": "sweep",
+        "archive": "sweep",
+        "check": "check",
+    },
+    "Seconds, money and memory": {
+        "time": "time",
+        "plan": "plan",
+        "fit": "devices",
+        "devices": "devices",
+        "measure": "measure",
+        "infer": "measure",
+        "calibrate": "measure",
+    },
+    "Models": {
+        "tree": "models",
+        "stages": "models",
+        "trust": "models",
+        "docs": "docs",
+    },
 }
+COMMANDS: Final = {name: module for each in _QUESTIONS.values() for name, module in each.items()}
 """The module of each command, a function of its name, in the order of the help."""
+
+_RESULTS: Final[dict[str, tuple[str, ...]]] = {
+    "compare": ("output", "html_file", "plot"),
+    "advise": ("minimum_dpi", "maximum_compression", "json_file"),
+    "sweep": ("output", "plot"),
+    "archive": ("output",),
+    "time": ("plot", "from_benchmark"),
+    "fit": ("gpu", "named_gpus"),
+    "devices": ("forget",),
+    "measure": ("json_file",),
+    "tree": ("output",),
+    "stages": ("output",),
+}
+"""The parameters that ask for more than text. The other commands write files, or answer by their
+exit code, and so does `fit` for named GPUs."""
 
 _SHORT: Final = frozenset({"docs", "fit", "devices", "trust", "tree"})
 """Those that end after a few passes. Garbage is collected in the others, which loop; the program
 starts without (`__main__.py`)."""
 
 
-def _declared(command: Callable[..., None], *, loops: bool) -> Callable[..., None]:
+def _declared(
+    command: Callable[..., None], *, loops: bool, results: Sequence[str] = ()
+) -> Callable[..., None]:
     """A command as Typer takes it, with all its options.
 
     A parameter is the shared option of its name, or of the name in its annotation; one whose
     default is a table stands for that table's options, which are read from `context.params`.
+    `--quiet` needs one of `results`, if there are any.
     """
-    signature, parameters = inspect.signature(command, eval_str=True), []
-    own = [*signature.parameters]
+    signature, own, parameters = inspect.signature(command, eval_str=True), list[str](), []
+    declared: dict[str, tuple[object, Any]] = {}
     for each in signature.parameters.values():
-        table = {each.name: (each.annotation, each.default)}
         if isinstance(each.default, dict):
-            own.remove(each.name)
-            table = each.default
-        for name, (annotation, default) in table.items():
-            kind, info = (
-                get_args(annotation) if get_origin(annotation) is Annotated else (annotation, name)
+            declared |= each.default
+        else:
+            own.append(each.name)
+            declared[each.name] = (each.annotation, each.default)
+    for name, (annotation, default) in (declared | options.EVERYWHERE).items():
+        kind, info = (
+            get_args(annotation) if get_origin(annotation) is Annotated else (annotation, name)
+        )
+        if kind is not typer.Context:
+            kind = Annotated[kind, options.SHARED[info] if isinstance(info, str) else info]
+        parameters.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
             )
-            if kind is not typer.Context:
-                kind = Annotated[kind, options.SHARED[info] if isinstance(info, str) else info]
-            parameters.append(
-                inspect.Parameter(
-                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
-                )
-            )
+        )
 
     @wraps(command)
     def called(**given: Any) -> None:
@@ -88,6 +114,7 @@ def _declared(command: Callable[..., None], *, loops: bool) -> Callable[..., Non
         try:
             # Held back only while parsing, which temporarily changes settings of the process.
             with interruption.interruptible():
+                options.check_quiet(given["context"], results)
                 command(**{name: given[name] for name in own if name in given})
         finally:
             if collects:
@@ -124,6 +151,10 @@ class _Parsed:
                 error.ctx = ctx  # type: ignore[attr-defined]  # Typer does not export the type
             raise
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Options in groups."""
+        help_text.write_options(self, ctx, formatter)
+
 
 class _Command(_Parsed, TyperCommand):
     """One of `COMMANDS`."""
@@ -131,6 +162,17 @@ class _Command(_Parsed, TyperCommand):
 
 class _Commands(_Parsed, TyperGroup):
     """The commands, found in any case."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The commands by question, and the options of the main command."""
+        summaries = {
+            question: [
+                (name, self.commands[name].get_short_help_str(formatter.width)) for name in names
+            ]
+            for question, names in _QUESTIONS.items()
+        }
+        help_text.write_groups(summaries, formatter)
+        super().format_options(ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command that the first argument names; raises WorkloadError."""
@@ -152,7 +194,9 @@ class _CommandsByName(UserDict[str, Any]):
             module = import_module(f"dsocr_analyze.cli.{COMMANDS[name]}")
             only = typer.Typer(add_completion=False, rich_markup_mode=None)
             only.command(name, cls=_Command)(
-                _declared(getattr(module, name), loops=name not in _SHORT)
+                _declared(
+                    getattr(module, name), loops=name not in _SHORT, results=_RESULTS.get(name, ())
+                )
             )
             self.data[name] = typer.main.get_command(only)
         found: TyperCommand = self.data[name]
@@ -211,7 +255,6 @@ def analyze(
     full: bool = False,
     json_file: str | None = None,
     html_file: Path | None = None,
-    quiet: bool = False,
     strict: bool = False,
     version: bool = False,
     debug: bool = False,
@@ -300,7 +343,8 @@ def _curves(
 _app = typer.Typer(
     name=_NAME,
     cls=_Commands,
-    help="What a page costs on DeepSeek-OCR: FLOPs, bytes and memory, stage by stage.",
+    help="What a page costs on DeepSeek-OCR: FLOPs, bytes and memory, stage by stage. Without a"
+    " command, count one page.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -308,4 +352,7 @@ _app.callback(invoke_without_command=True)(_declared(analyze, loops=False))
 
 application: Final[Any] = typer.main.get_command(_app)
 """What parses a command line and runs its command."""
+for _parameter in application.params:
+    if _parameter.name in ("install_completion", "show_completion"):  # Typer's own
+        _parameter.rich_help_panel = help_text.Seldom(help_text.HELP)
 application.commands = _CommandsByName(dict.fromkeys(COMMANDS))

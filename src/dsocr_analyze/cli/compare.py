@@ -19,7 +19,7 @@ from dsocr_analyze.architectures.accuracy import published_accuracies
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.archive import axes
 from dsocr_analyze.archive.setting import Setting
-from dsocr_analyze.cli import options, page_options, printing, streams, words
+from dsocr_analyze.cli import help_text, options, page_options, printing, streams, words
 from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import AnalyzeError, WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory, read_config
@@ -101,7 +101,7 @@ def compare(
         str,
         options.option(
             ("table", "markdown", "json", "csv"), options.FORMAT, "--format",
-            callback=options.in_any_case,
+            callback=options.in_any_case, group=help_text.OUTPUT,
         ),
     ] = "table",
     output: Path | None = None,
@@ -112,13 +112,14 @@ def compare(
             "FILE",
             "What one page costs, stacked stage by stage, as FILE.png or FILE.svg; with --all and"
             " --gpu, accuracy over pages per second. Needs the extra 'plot'.",
+            group=help_text.OUTPUT,
         ),
     ] = None,
     quantity: Annotated[
         str | None,
         options.option(
             _QUANTITIES, f"What is stacked; seconds need --gpu. Default: {_QUANTITIES[0]}.",
-            callback=options.in_any_case,
+            callback=options.in_any_case, group=help_text.OUTPUT,
         ),
     ] = None,
     strict: bool = False,

@@ -50,7 +50,7 @@ def devices(
     output_format: str = "table",
     debug: bool = False,
 ) -> None:  # fmt: skip
-    """List the GPUs: peaks, memory, and the error of their predicted kernel times."""
+    """List the GPUs: peaks, memory, and how well they are predicted."""
     known = kept_files.gpu_profiles(profile)
     names = [catalogue.catalogue_name(name, known) for name in options.gpu_names(gpu, named_gpus)]
     used = options.options_used(context)
@@ -80,7 +80,9 @@ def devices(
     chosen = [each for each in kept if "all" in forget or each.id in forget]
     kept_files.forget(chosen)
     for each in chosen:
-        print(f"forgot {each.id}: {each.file}, {each.gpu}, {each.server} {each.version}")
+        printing.say(
+            context, f"forgot {each.id}: {each.file}, {each.gpu}, {each.server} {each.version}"
+        )
 
 
 def fit(
@@ -109,7 +111,7 @@ def fit(
     strict: bool = False,
     debug: bool = False,
 ) -> None:  # fmt: skip
-    """Show whether pages fit in a GPU's memory, how many do at a time, and what limits that.
+    """Show whether pages fit in a GPU's memory, and how many at a time.
 
     The limit is what takes most memory, apart from the weights, in the smallest batch that does not
     fit: inputs, KV cache, logits or other activations, at the higher of two peaks, that of the

@@ -7,7 +7,16 @@ import typer
 
 from dsocr_analyze import analysis, architectures, forking, output_files
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.cli import commands, exits, options, page_options, streams, words
+from dsocr_analyze.cli import (
+    commands,
+    exits,
+    help_text,
+    options,
+    page_options,
+    printing,
+    streams,
+    words,
+)
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory
 
@@ -17,7 +26,8 @@ def docs(
     output: Annotated[
         Path | None,
         options.option(
-            "DIR", "Folder to write all pages into. Default: the checkout's own, in place."
+            "DIR", "Folder to write all pages into. Default: the checkout's own, in place.",
+            group=help_text.OUTPUT,
         ),
     ] = None,
     check: Annotated[
@@ -72,15 +82,15 @@ def docs(
     stale = {path: page for path, page in pages.items() if page.changed}
     if check:
         for path, page in stale.items():
-            print(*(f"{path}: {marker} is stale" for marker in page.changed), sep="\n")
-        print(f"{len(stale)} of {len(pages)} pages are stale")
+            printing.say(context, *(f"{path}: {marker} is stale" for marker in page.changed))
+        printing.say(context, f"{len(stale)} of {len(pages)} pages are stale")
         raise typer.Exit(exits.NO if stale else 0)
     written = stale if output is None else pages
     context.obj.begin_writing()
     output_files.write_files(
         {(output or sources.folder) / path: page.text for path, page in written.items()}
     )
-    print(f"wrote {len(written)} of {len(pages)} pages")
+    printing.say(context, f"wrote {len(written)} of {len(pages)} pages")
 
 
 def _documented(directory: ModelDirectory) -> Architecture:
@@ -110,7 +120,7 @@ def command_reference() -> str:
             name, [], root, resilient_parsing=True, terminal_width=_WIDTH, max_content_width=_WIDTH
         )
         root = root or context  # the names of a command's options depend on it
-        text = "\n".join(line.rstrip() for line in context.get_help().splitlines())
+        text = "\n".join(line.rstrip() for line in help_text.all_help(context).splitlines())
         parts += [f"## {context.command_path}", f"```text\n{text.strip()}\n```"]
     return "\n\n".join(parts)
 

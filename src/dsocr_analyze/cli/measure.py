@@ -8,7 +8,7 @@ import typer
 
 from dsocr_analyze import analysis
 from dsocr_analyze.architectures import RELATIVES
-from dsocr_analyze.cli import kept_files, options, page_options, printing, streams, words
+from dsocr_analyze.cli import help_text, kept_files, options, page_options, printing, streams, words
 from dsocr_analyze.errors import DeviceError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.hardware.profile import cpu_profile_text
 from dsocr_analyze.input_files import is_regular, own_folder_to_write
@@ -36,6 +36,7 @@ def calibrate(
             "FILE",
             "File for the profile. Default: one in $XDG_CONFIG_HOME/dsocr-analyze/devices, where"
             " every command finds it.",
+            group=help_text.OUTPUT,
         ),
     ] = None,
     seconds: Annotated[
@@ -48,7 +49,7 @@ def calibrate(
     ] = 300.0,
     debug: bool = False,
 ) -> None:
-    """Measure this CPU's kernels and write a profile that predicts its seconds."""
+    """Measure this CPU's kernels, to predict its seconds from then on."""
     began = time.monotonic()
     if device != "cpu":
         raise DeviceError(
@@ -59,7 +60,7 @@ def calibrate(
     if not least <= seconds <= most:
         raise WorkloadError(f"--seconds {seconds:g} is out of range; give {least:g} to {most:g}")
     memory = needs.checked_memory(seconds)
-    streams.complain(f"calibration of cpu takes about {seconds:g} s, up to {memory}")
+    words.note(context, f"calibration of cpu takes about {seconds:g} s, up to {memory}")
     analysis.start_torch()
     from dsocr_analyze.cli import device_runs
 
@@ -102,7 +103,7 @@ def measure(
     strict: bool = False,
     debug: bool = False,
 ) -> None:
-    """Run a page's passes on a device, and compare them with the prediction."""
+    """Run a page's passes on a device, beside their predicted seconds."""
     directory = page_options.model_directory_from(
         model, arch, config, trust_remote_code=trust_remote_code, sliding_window=sliding_window,
         stages=stages, hf_config=hf_config,
@@ -119,7 +120,12 @@ def measure(
 
 _CALL: Final[options.Added] = {
     "prompt": (
-        Annotated[str, options.option("TEXT", "The prompt, with <image> where the page belongs.")],
+        Annotated[
+            str,
+            options.option(
+                "TEXT", "The prompt, with <image> where the page belongs.", group=help_text.PAGE
+            ),
+        ],
         "<image>\n<|grounding|>Convert the document to markdown.",
     ),
     "max_new_tokens": (
@@ -129,6 +135,7 @@ _CALL: Final[options.Added] = {
                 "TOKENS",
                 "Most tokens to generate. Default: infer()'s own limit, or"
                 f" {_TRIAL_TOKENS} with --random-weights.",
+                group=help_text.PAGE,
             ),
         ],
         None,
@@ -142,6 +149,7 @@ _CALL: Final[options.Added] = {
                 "1: infer() also writes its own results (result.mmd, pictures with boxes); for a"
                 " chart, it evaluates the text as Python.",
                 callback=options.switch,
+                group=help_text.OUTPUT,
             ),
         ],
         0,
@@ -154,6 +162,7 @@ _CALL: Final[options.Added] = {
                 f"{options.FORMAT[:-1]}; text: only the text that was read.",
                 "--format",
                 callback=options.in_any_case,
+                group=help_text.OUTPUT,
             ),
         ],
         "table",
@@ -165,16 +174,16 @@ _CALL: Final[options.Added] = {
 def infer(
     context: typer.Context,
     image: Annotated[
-        Path, options.option("FILE", "The image of the page.", "--image", "--input", "-i")
+        Path, options.option(
+            "FILE", "The image of the page.", "--image", "--input", "-i", group=help_text.PAGE
+        ),
     ],
     output: Annotated[
-        Path,
-        options.option(
+        Path, options.option(
             "DIR",
             "Folder for infer_one.json, infer_one.md, the text (result.txt) and the folders that"
             " infer() creates.",
-            "--output",
-            "-o",
+            "--output", "-o", group=help_text.OUTPUT,
         ),
     ] = _DEFAULT_OUTPUT,
     model: str | None = None,
@@ -186,12 +195,11 @@ def infer(
             None,
             "A trial without a checkpoint: weights are random, and if the directory has no"
             " tokenizer.json, a stand-in is used. The text means nothing.",
-            "--random-weights",
+            "--random-weights", group=help_text.MODEL,
         ),
     ] = False,
     device: Annotated[
-        str | None,
-        options.option(
+        str | None, options.option(
             "cpu|cuda:N", "Device to run on. Default: the first CUDA GPU, else the CPU."
         ),
     ] = None,
@@ -200,10 +208,11 @@ def infer(
     call: options.Added = _CALL,
     strict: bool = False,
     debug: bool = False,
-) -> None:
-    """Read one image with the vendor's own code: its cost, counted, predicted and measured.
+) -> None:  # fmt: skip
+    """Read an image with the vendor's own code, and measure its cost.
 
-    Its infer() is called twice: briefly, for the memory of its prefill pass, and then timed.
+    Measured seconds are shown beside counted FLOPs and predicted seconds. The vendor's infer() is
+    called twice: briefly, for the memory of its prefill pass, and then timed.
     """
     given, most = context.params, context.params["max_new_tokens"]
     if most is None and random_weights:
@@ -218,7 +227,7 @@ def infer(
     words.warn(context, directory.architecture.warnings_of(planned))
     _check_files(directory, random_weights=random_weights)
     prepare_directory(output, may_lead_out=output != _DEFAULT_OUTPUT)
-    with streams.announced_steps(in_lines=True) as announce:
+    with streams.announced_steps(in_lines=not given["quiet"]) as announce:
         announce("importing torch, building the model")
         analysis.start_torch()
         from dsocr_analyze.cli import device_runs

@@ -11,7 +11,7 @@ import typer
 
 from dsocr_analyze.analysis import Engine, start_torch
 from dsocr_analyze.architectures import DEFAULT, PageRequest
-from dsocr_analyze.cli import options, page_options, printing, streams, words
+from dsocr_analyze.cli import help_text, options, page_options, printing, streams, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.escaping import visible
 from dsocr_analyze.model.directory import ModelDirectory
@@ -28,17 +28,18 @@ def trust(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The model directory.")],
     debug: bool = False,
 ) -> None:
-    """Record a model directory's Python files as trusted, by their SHA-256.
+    """Record a model directory's Python files as trusted.
 
-    Read them first: analysing the directory executes them. Changing a file revokes the trust.
+    The record has their SHA-256. Read them first: analysing the directory executes them. Changing a
+    file revokes the trust.
     """
     model = ModelDirectory.read(directory)
     context.obj.begin_writing()
     digests = record_trust(model)
     for name, digest in digests.items():
-        print(f"{digest}  {visible(name)}")
+        printing.say(context, f"{digest}  {visible(name)}")
     where = visible(f"{directory}, recorded in {trust_store()}")
-    print(f"trusted: {len(digests)} Python files of {where}")
+    printing.say(context, f"trusted: {len(digests)} Python files of {where}")
 
 
 def stages(
@@ -58,7 +59,10 @@ def stages(
     output: Path | None = None,
     debug: bool = False,
 ) -> None:
-    """Draft a stages file for a model that transformers implements, and try it out on meta."""
+    """Draft a stages file for a model that transformers implements.
+
+    The draft is tried out on the meta device.
+    """
     directory = page_options.undescribed_model(model, None, None, hf_config)
     if directory is None:
         raise WorkloadError(
@@ -129,6 +133,7 @@ _SHOWN: Final[options.Added] = {
                 options.FORMAT,
                 "--format",
                 callback=options.in_any_case,
+                group=help_text.OUTPUT,
             ),
         ],
         "text",
@@ -156,7 +161,7 @@ def tree(
     strict: bool = False,
     debug: bool = False,
 ) -> None:
-    """Show the module tree with repeated layers folded, or its leaf classes by stage."""
+    """Show the module tree, with repeated layers folded."""
     asked, given = context.params, options.given_options(context)
     depth, stage, leaves = asked["depth"], asked["stage"], asked["leaves"]
     if depth is not None and depth < 0:

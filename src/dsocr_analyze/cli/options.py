@@ -7,6 +7,8 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from dsocr_analyze import architectures, dtypes, input_files, names
+from dsocr_analyze.cli.help_text import HELP, MODEL, OUTPUT, OWN, PAGE, PREDICTION, Seldom, all_help
+from dsocr_analyze.cli.words import spelling
 from dsocr_analyze.errors import OutputError, WorkloadError
 from dsocr_analyze.report.opening import OptionValue
 from dsocr_analyze.workload import PAPERS
@@ -19,7 +21,7 @@ MODELS: Final = Path("models")
 
 FORMAT: Final = "What is printed."
 TEXT_TOKENS: Final = "Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr."
-NEW_TOKENS: Final = "Tokens generated per page; the prefill pass generates the first."
+NEW_TOKENS: Final = "Tokens generated per page. The prefill pass generates the first."
 BATCH: Final = "Identical pages per batch."
 SWITCH: Final = ("0", "1")
 _ATTENTION: Final = "Decoder attention: 0 eager, 1 FlashAttention-2."
@@ -27,7 +29,7 @@ _WINDOW: Final = (
     "Whether decode steps use the model's sliding window, as its infer() does; unlimited-ocr only."
     " Default: 1."
 )
-_CONFIG: Final = "A config.json to use instead of the model directory's own."
+_CONFIG: Final = "config.json to use instead of the directory's own."
 _FEWER_BITS: Final = ("bf16", "fp8", "int8", "int4")
 
 
@@ -38,6 +40,7 @@ def option(
     value: str | Sequence[str] | None,
     says: str,
     *names: str,
+    group: str = OWN,
     completes: Iterable[str] | Callable[[], Iterable[str]] = (),
     is_list: bool = False,
     made: Callable[..., Any] = typer.Option,
@@ -49,6 +52,7 @@ def option(
         value: Its value's name in --help, or its choices; None for a flag.
         says: Its help.
         *names: Its spellings, by default the parameter's.
+        group: Its group in the help, `Seldom` if `--help` leaves it out.
         completes: What a value is completed to, by default the choices.
         is_list: Completes the last of comma-separated values.
         made: Makes it.
@@ -67,7 +71,12 @@ def option(
         ]
 
     return made(
-        *names, metavar=value, help=says, autocompletion=complete if completes else None, **more
+        *names,
+        metavar=value,
+        help=says,
+        rich_help_panel=group,
+        autocompletion=complete if completes else None,
+        **more,
     )
 
 
@@ -84,7 +93,10 @@ def all_gpus() -> Iterable[str]:
 
 
 def _noted(context: typer.Context, parameter: typer.CallbackParam, wanted: bool) -> None:
-    """Answers `--version`; notes a flag about how the command ends."""
+    """Answers `--version` and `--help-all`; notes a flag about how the command ends."""
+    if wanted and parameter.name == "help_all":
+        print(all_help(context))
+        raise typer.Exit
     if wanted and parameter.name == "version":
         from dsocr_analyze.version import VERSION
 
@@ -110,219 +122,255 @@ def switch(parameter: typer.CallbackParam, value: int | None) -> int | None:
 SHARED: Final[Mapping[str, Any]] = {
     "model": option(
         "DIR",
-        "Model directory (config.json and Python files); 'reference' is the built-in reference."
+        "Model directory (config.json and Python files). 'reference' is the built-in reference."
         f" Default: {MODELS}/ARCHITECTURE if it exists and is trusted, else the reference.",
+        group=MODEL,
     ),
     "arch": option(
-        tuple(architectures.ARCHITECTURES),
-        "Architecture to run if no --model is given. Default: that of --config, else"
+        "NAME",
+        "Architecture to run if no --model is given. One of"
+        f" {', '.join(architectures.ARCHITECTURES)}. Default: that of --config, else"
         f" {architectures.DEFAULT.name}.",
+        completes=architectures.ARCHITECTURES, group=MODEL,
     ),
-    "config": option("FILE", _CONFIG),
+    "config": option("FILE", _CONFIG, group=MODEL),
     "configs": option(
         "FILE ...",
         f"{_CONFIG} May be given several times: one column per config, and the keys that differ.",
+        group=MODEL,
     ),
     "stages": option(
         "FILE",
         "TOML file that defines the stages and inputs of another model (docs/any-model.md); it is"
         " traced, without closed forms. The command stages drafts one.",
+        group=Seldom(MODEL),
     ),
     "hf_config": option(
         "FILE",
         "Instead of --model: config.json of a model that transformers implements; to trace it,"
         " give --stages too.",
+        group=Seldom(MODEL),
     ),
     "trust_remote_code": option(
         None,
         "Execute the model directory's Python files without a trust record.",
-        "--trust-remote-code",
+        "--trust-remote-code", group=Seldom(MODEL),
     ),
     "device": option(
         "meta|cpu|cuda:N",
         "Device of the forward pass; meta computes nothing and needs no weights.",
-        completes=("meta", "cpu", "cuda:0"),
+        completes=("meta", "cpu", "cuda:0"), group=Seldom(MODEL),
     ),
-    "dtype": option(tuple(dtypes.MODEL_DTYPES), "Data type of weights and activations."),
-    "use_flash_attn": option(SWITCH, _ATTENTION, callback=switch),
-    "sliding_window": option(SWITCH, _WINDOW, callback=switch),
+    "dtype": option(
+        tuple(dtypes.MODEL_DTYPES), "Data type of weights and activations.", group=Seldom(MODEL)
+    ),
+    "use_flash_attn": option(SWITCH, _ATTENTION, callback=switch, group=Seldom(MODEL)),
+    "sliding_window": option(SWITCH, _WINDOW, callback=switch, group=Seldom(MODEL)),
     "engine": option(
         architectures.ENGINES,
-        "trace runs the model under hooks; analytic evaluates closed forms, without torch.",
-        callback=in_any_case,
+        "Run the model under hooks, or only evaluate closed forms, without torch.",
+        callback=in_any_case, group=MODEL,
     ),
     "mode": option(
         tuple(architectures.DEFAULT.modes),
-        "One of the architecture's modes, instead of --base-size, --image-size and --crop-mode.",
-        completes=modes,
+        "One of the architecture's modes. It replaces --base-size, --image-size and --crop-mode.",
+        completes=modes, group=PAGE,
     ),
     "base_size": option(
         "PIXELS",
         "Side of the global view in crop mode. Default: the architecture's, 1024.",
+        group=Seldom(PAGE),
     ),
     "image_size": option(
         "PIXELS",
         "Side of a local view in crop mode, or of the only view otherwise. Default: the"
         " architecture's, 640 for deepseek-ocr.",
+        group=Seldom(PAGE),
     ),
     "crop_mode": option(
         SWITCH,
         "Whether a page larger than one tile is cut into local views. Default: 1.",
-        callback=switch,
+        callback=switch, group=Seldom(PAGE),
     ),
     "page": option(
         "a4|letter|WxH",
-        "Page size in pixels, or paper at 150 dpi (a4@300 for another). Default: a4.",
-        completes=PAPERS,
-        is_list=True,
+        "Page size in pixels, or paper at 150 dpi. a4@300 is at another. Default: a4.",
+        completes=PAPERS, is_list=True, group=PAGE,
     ),
     "image": option(
         "FILE",
-        "Take the page size from this image's header, respecting its orientation.",
+        "Image whose header gives the page size. Its orientation is respected.",
+        group=PAGE,
     ),
     "seq_len": option(
-        "TOKENS", "Tokens of the whole prompt; text fills what the visual tokens leave."
+        "TOKENS",
+        "Tokens of the whole prompt; text fills what the visual tokens leave.",
+        group=Seldom(PAGE),
     ),
-    "text_tokens": option("TOKENS", TEXT_TOKENS),
+    "text_tokens": option("TOKENS", TEXT_TOKENS, group=Seldom(PAGE)),
     "prompt": option(
         "TEXT",
         "Count this prompt's text tokens with the model directory's tokenizer.json.",
+        group=Seldom(PAGE),
     ),
-    "max_new_tokens": option("TOKENS", NEW_TOKENS),
-    "batch_size": option("PAGES", BATCH),
+    "max_new_tokens": option("TOKENS", NEW_TOKENS, group=PAGE),
+    "batch_size": option("PAGES", BATCH, group=PAGE),
     "prompt_pages": option(
-        "PAGES", "Identical pages in one prompt, none of them cut; unlimited-ocr only."
+        "PAGES",
+        "Identical pages in one prompt, none of them cut; unlimited-ocr only.",
+        group=Seldom(PAGE),
     ),
-    "pdf_dpi": option("DPI", "Pixels per inch of a PDF's pages. PDFs need the extra 'pdf'."),
+    "pdf_dpi": option(
+        "DPI", "Pixels per inch of a PDF's pages. PDFs need the extra 'pdf'.", group=PAGE
+    ),
     "modes": option(
         "LIST",
         "Modes: names, all, or sizes like 1024/640 (crops) and 512:1280:64 (no crops).",
-        completes=lambda: ("all", *modes()),
-        is_list=True,
+        completes=lambda: ("all", *modes()), is_list=True, group=PAGE,
     ),
     "dtypes": option(
         "LIST",
         "Data types of weights and activations: bfloat16, float16, float32.",
-        completes=dtypes.MODEL_DTYPES,
-        is_list=True,
+        completes=dtypes.MODEL_DTYPES, is_list=True, group=Seldom(MODEL),
     ),
-    "attentions": option("LIST", _ATTENTION, completes=SWITCH, is_list=True),
-    "windows": option("LIST", _WINDOW, completes=SWITCH, is_list=True),
+    "attentions": option("LIST", _ATTENTION, completes=SWITCH, is_list=True, group=Seldom(MODEL)),
+    "windows": option("LIST", _WINDOW, completes=SWITCH, is_list=True, group=Seldom(MODEL)),
     "gpu": option(
         "GPU",
-        "GPUs to predict for, named as in `dsocr-analyze devices`: h100-sxm,l40s. May be given"
+        "GPUs to predict for, as h100-sxm,l40s. `dsocr-analyze devices` lists them. May be given"
         " several times.",
-        "--gpu",
-        completes=all_gpus,
-        is_list=True,
+        "--gpu", completes=all_gpus,
+        is_list=True, group=PREDICTION,
     ),
     "runtime": option(
         ("eager", "serving"),
-        "What runs the model: eager (its own code under generate) or serving (a serving engine).",
-        callback=in_any_case,
+        "What runs the model: eager or serving. eager is its own code under generate, serving a"
+        " serving engine.",
+        callback=in_any_case, group=PREDICTION,
     ),
     "runtimes": option(
         "LIST",
-        "What runs the model: eager (its own code under generate), serving (a serving engine), or"
-        " eager,serving for both.",
-        completes=("eager", "serving"),
-        is_list=True,
+        "What runs the model: eager or serving. eager is its own code under generate, serving a"
+        " serving engine; eager,serving predicts both.",
+        completes=("eager", "serving"), is_list=True, group=PREDICTION,
     ),
     "server": option(
         ("vllm", "vllm-v1", "vllm-v0", "sglang"),
         "Serving engine: its kernels, and what its host does per step, sequence and request.",
+        group=Seldom(PREDICTION),
     ),
     "concurrency": option(
-        "PAGES", "Pages of the list in flight at a time on a GPU. Default: 16."
+        "PAGES", "Pages of the list in flight at a time on a GPU. Default: 16.", group=PREDICTION
     ),
     "concurrencies": option(
         "LIST",
-        "Pages in flight at a time: 1,4,16 or 1:64, knee (the fewest with 90 % of the most pages"
-        " per second) or max (the most that fit).",
+        "Pages in flight: 1,4,16 or 1:64, knee (the fewest with 90 % of the most pages per second)"
+        " or max (the most that fit).",
+        group=PREDICTION,
     ),
     "deadline": option(
-        "TIME", "Compute how many GPUs finish the list in this time: 90m, 12h, 3d, or hours."
+        "TIME",
+        "Compute how many GPUs finish the list in this time: 90m, 12h, 3d, or hours.",
+        group=PREDICTION,
     ),
     "preprocess_ms": option(
         "MS",
         "CPU milliseconds per page before the model. Default: estimated from its pixels.",
+        group=Seldom(PREDICTION),
     ),
-    "workers": option("N", "Pages that the CPU prepares at a time."),
-    "price": option("AMOUNT", "Price of a GPU-hour, in any currency."),
+    "workers": option("N", "Pages that the CPU prepares at a time.", group=Seldom(PREDICTION)),
+    "price": option("AMOUNT", "Price of a GPU-hour, in any currency.", group=PREDICTION),
     "weights_dtype": option(
         _FEWER_BITS,
         "Data type of the served decoder's linear weights. Default: the model's own.",
+        group=Seldom(PREDICTION),
     ),
     "kv_dtype": option(
-        _FEWER_BITS, "Data type of the served decoder's KV cache. Default: the model's own."
+        _FEWER_BITS,
+        "Data type of the served decoder's KV cache. Default: the model's own.",
+        group=Seldom(PREDICTION),
     ),
     "new_tokens_from": option(
         "FILE",
         "Lengths of real outputs, instead of --max-new-tokens: CSV or Parquet, column new_tokens.",
+        group=Seldom(PREDICTION),
     ),
     "mean_new_tokens": option(
         "TOKENS",
         "Mean length of the pages that end on their own; the others run to --max-new-tokens.",
+        group=Seldom(PREDICTION),
     ),
     "share_at_limit": option(
-        "PART", "Share of pages that repeat themselves up to --max-new-tokens, 0 to 1."
+        "PART",
+        "Share of pages that repeat themselves up to --max-new-tokens, 0 to 1.",
+        group=Seldom(PREDICTION),
     ),
     "offline": option(
         None,
         "The CPU prepares all pages before the first one runs, as offline scripts do.",
-        "--offline",
+        "--offline", group=Seldom(PREDICTION),
     ),
     "reserved": option(
         "PART",
         "Fraction of the memory kept for the driver, the allocator and kernels, 0 to 1.",
+        group=Seldom(PREDICTION),
     ),
     "profile": option(
         "FILE",
         "A device profile of your own (TOML), added to the shipped ones and to those in"
         " $XDG_CONFIG_HOME/dsocr-analyze/devices. May be given several times.",
+        group=Seldom(PREDICTION),
     ),
     "corrections": option(
         SWITCH,
         "Whether to correct by the servers' benchmarks kept by time --from-benchmark.",
-        callback=switch,
+        callback=switch, group=Seldom(PREDICTION),
     ),
     "server_version": option(
         "VERSION",
         "Version of the serving engine whose benchmarks correct. Default: the last one kept.",
+        group=Seldom(PREDICTION),
     ),
-    "output": option("FILE", "Write to this file instead of stdout."),
+    "output": option("FILE", "Write to this file instead of stdout.", group=OUTPUT),
     "reports": option(
-        "DIR", "Folder for static_compute.json and static_compute.md.", "--output"
+        "DIR", "Folder for static_compute.json and .md.", "--output", group=OUTPUT
     ),
     "output_format": option(
-        ("table", "markdown", "json"), FORMAT, "--format", callback=in_any_case
+        ("table", "markdown", "json"), FORMAT, "--format", callback=in_any_case, group=OUTPUT
     ),
     "full": option(
         None,
-        "Print all tables below the answer: stages, memory, time, modules, operators.",
-        "--full",
+        "Print all tables below the answer. They are of stages, memory, time, modules, operators.",
+        "--full", group=OUTPUT,
     ),
     "json_file": option(
-        "FILE", "Also write the JSON document here; - prints it instead.", "--json"
+        "FILE", "Also write the JSON document here. With -, print it instead.",
+        "--json", group=OUTPUT,
     ),
     "html_file": option(
         "FILE",
-        "Also write one HTML page that opens offline: charts, and tables to sort and search. Needs"
-        " the extra 'html'.",
-        "--html",
+        "Also write one HTML page that opens offline. It has charts, and tables to sort and search,"
+        " and needs the extra 'html'.",
+        "--html", group=OUTPUT,
     ),
-    "quiet": option(None, "Print only what is asked for.", "--quiet", "-q"),
+    "quiet": option(
+        None, "Print only warnings, errors and what is asked for.", "--quiet", "-q", group=OUTPUT
+    ),
     "strict": option(
         None, "Exit with 3 if there is a warning; still write.", "--strict",
-        expose_value=False, callback=_noted,
+        expose_value=False, callback=_noted, group=Seldom(OUTPUT),
     ),
     "version": option(
         None, "Print the version and exit.", "--version",
-        is_eager=True, expose_value=False, callback=_noted,
+        is_eager=True, expose_value=False, callback=_noted, group=HELP,
+    ),
+    "help_all": option(
+        None, "Show this message with all options and exit.", "--help-all",
+        is_eager=True, expose_value=False, callback=_noted, group=HELP,
     ),
     "debug": option(
         None, "Show where an internal error happened.", "--debug",
-        is_eager=True, expose_value=False, callback=_noted,
+        is_eager=True, expose_value=False, callback=_noted, group=Seldom(HELP),
     ),
 }  # fmt: skip
 """By parameter; those that take lists are called by the plural."""
@@ -369,6 +417,9 @@ SECONDS_OF_A_LIST: Final[Added] = {
     **OF_PREDICTIONS,
 }
 
+EVERYWHERE: Final[Added] = {"quiet": (bool, False), "help_all": (bool, False)}
+"""Of every command, whether it names them or not."""
+
 
 # --- values ---------------------------------------------------------------------------------------
 
@@ -408,14 +459,18 @@ def switches(argument: str, text: str) -> tuple[bool, ...]:
     return tuple(dict.fromkeys(name == "1" for name in names))
 
 
-def check_quiet(results: Mapping[str, object]) -> None:
-    """Raises WorkloadError if no option that asks for a result is given."""
-    if all(value is None for value in results.values()):
-        *most, last = results
-        named = f"{', '.join(most)} or {last}" if most else last
-        raise WorkloadError(
-            f"--quiet leaves nothing to show; give {named} too, or leave out --quiet"
-        )
+def check_quiet(context: typer.Context, results: Sequence[str]) -> None:
+    """Raises WorkloadError if `--quiet` is given, and none of the parameters that ask for a result.
+
+    A command without such parameters writes files or answers by its exit code.
+    """
+    given = context.params
+    if not given["quiet"] or not results or any(given[name] for name in results):
+        return
+    parameters = {each.name: each for each in context.command.params}
+    *most, last = [spelling(parameters[name]) for name in results]
+    named = f"{', '.join(most)} or {last}" if most else last
+    raise WorkloadError(f"--quiet leaves nothing to show; give {named} too, or leave out --quiet")
 
 
 def check_files(
@@ -464,10 +519,10 @@ def given_options(context: typer.Context) -> dict[str, str]:
 def gpus_asked(context: typer.Context) -> list[str]:
     """The values of `--gpu`; raises WorkloadError if an option needs one."""
     gpus: list[str] = context.params["gpu"] or []
-    for name, spelling in () if gpus else given_options(context).items():
+    for name, spelled in () if gpus else given_options(context).items():
         if name in SECONDS_OF_A_PAGE or name == "deadline":
             raise WorkloadError(
-                f"{spelling} is for predicted seconds; give --gpu too, or leave it out"
+                f"{spelled} is for predicted seconds; give --gpu too, or leave it out"
             )
     return gpus
 

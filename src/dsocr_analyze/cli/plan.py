@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -103,6 +104,7 @@ def plan(
     sliding_window: int | None = None,
     dtype: str = "bfloat16",
     output_format: str = "table",
+    quiet: bool = False,
     strict: bool = False,
     debug: bool = False,
     of_time: options.Added = _OF_TIME,
@@ -144,8 +146,9 @@ def plan(
         directory, architecture, [chosen], command="plan", options=options.options_used(context)
     )
     document = plans.plan_document(
-        counted, way, requested, planned, goals, opening, None if named else words.leave_out
-    )
+        counted, way, requested, planned, goals, opening,
+        None if named else partial(words.leave_out, context),
+    )  # fmt: skip
     words.warn(context, setting.warnings_of_modes(architecture, [chosen]), arguments=())
     printing.emit(context, document, printing.Said(
         plan_tables.answer(document), [*plan_tables.plan_tables(document)],

@@ -108,7 +108,7 @@ def emit(
     json_file, printed = given.get("json_file"), given.get("output_format") or on_terminal
     if json_file == "-":
         json_file, printed = None, "json"
-    elif given.get("quiet"):
+    elif given["quiet"] and not instead:
         printed = None
     render = cache(partial(_rendered, document, said))
     formats = {**(files or {}), instead: printed, json_file and Path(json_file): "json"}
@@ -127,6 +127,12 @@ def emit(
         sys.stdout.write(render(printed))
         for path in filter(None, aside):
             complain(f"wrote {path}")
+
+
+def say(context: typer.Context, *lines: str) -> None:
+    """Prints lines, unless `--quiet` is given."""
+    if not context.params["quiet"]:
+        print(*lines, sep="\n")
 
 
 def show(said: Readable) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dsocr_analyze.archive import pdf_pages, setting, table_files
-from dsocr_analyze.cli import options, page_options, printing, streams, words
+from dsocr_analyze.cli import help_text, options, page_options, printing, streams, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
@@ -28,15 +28,21 @@ _QUANTITY = "page_flops"
 
 _LENGTHS: Final[options.Added] = {
     "text_tokens": (
-        Annotated[str | None, options.option("LIST", options.TEXT_TOKENS)],
+        Annotated[
+            str | None,
+            options.option("LIST", options.TEXT_TOKENS, group=help_text.Seldom(help_text.PAGE)),
+        ],
         None,
     ),
     "max_new_tokens": (
-        Annotated[str, options.option("LIST", options.NEW_TOKENS)],
+        Annotated[str, options.option("LIST", options.NEW_TOKENS, group=help_text.PAGE)],
         "1024",
     ),
     "batch_size": (
-        Annotated[str | None, options.option("LIST", options.BATCH, show_default="1")],
+        Annotated[
+            str | None,
+            options.option("LIST", options.BATCH, show_default="1", group=help_text.PAGE),
+        ],
         None,
     ),
 }
@@ -50,6 +56,7 @@ _RESULTS: Final[options.Added] = {
                 "FILE",
                 "One row per combination, as FILE.csv or FILE.parquet. Default: CSV on stdout,"
                 " and on a terminal a table of the first rows.",
+                group=help_text.OUTPUT,
             ),
         ],
         None,
@@ -60,19 +67,27 @@ _RESULTS: Final[options.Added] = {
             options.option(
                 "FILE",
                 "A picture, as FILE.png or FILE.svg: --quantity over --x. Needs the extra 'plot'.",
+                group=help_text.OUTPUT,
             ),
         ],
         None,
     ),
     "quantity": (
-        Annotated[str | None, options.option("COLUMN", f"What is plotted. Default: {_QUANTITY}.")],
+        Annotated[
+            str | None,
+            options.option(
+                "COLUMN", f"What is plotted. Default: {_QUANTITY}.", group=help_text.OUTPUT
+            ),
+        ],
         None,
     ),
     "x": (
         Annotated[
             str | None,
             options.option(
-                "COLUMN", "What it is plotted over. Default: the axis with most values."
+                "COLUMN",
+                "What it is plotted over. Default: the axis with most values.",
+                group=help_text.OUTPUT,
             ),
         ],
         None,
@@ -80,7 +95,13 @@ _RESULTS: Final[options.Added] = {
     "yes": (
         Annotated[
             bool,
-            options.option(None, "Start a sweep of more than ten million rows.", "--yes", "-y"),
+            options.option(
+                None,
+                "Start a sweep of more than ten million rows.",
+                "--yes",
+                "-y",
+                group=help_text.OUTPUT,
+            ),
         ],
         False,
     ),
@@ -97,6 +118,7 @@ def sweep(
             "Page sizes: a4, a4@100:300:50, 1240x1754, 600:2400:200x800:3200:200. Default: a4.",
             completes=PAPERS,
             is_list=True,
+            group=help_text.PAGE,
         ),
     ] = None,
     mode: Annotated[str | None, "modes"] = None,
@@ -108,15 +130,12 @@ def sweep(
     arch: str | None = None,
     config: Path | None = None,
     results: options.Added = _RESULTS,
-    quiet: bool = False,
     strict: bool = False,
     debug: bool = False,
     of_time: options.Added = options.SECONDS_OF_MANY,
 ) -> None:
-    """Count every combination of some ranges, and predict its seconds on a GPU."""
+    """Count every combination of some ranges, and predict its seconds."""
     given = context.params
-    if quiet:
-        options.check_quiet({"--output": given["output"], "--plot": given["plot"]})
     for option in ("quantity", "x"):
         if given["plot"] is None and given[option] is not None:
             raise WorkloadError(
@@ -169,8 +188,8 @@ def _count_combinations(context: typer.Context, time: TimeRequested | None, quan
             f"the sweep has {asked.rows:,} rows; give shorter ranges, or --yes to start it anyway"
         )
     warnings = _write(context, asked, counted, opening, quantity)
-    for note in () if given["quiet"] else notes:
-        streams.complain(f"assumed: {note}")
+    for note in notes:
+        words.note(context, f"assumed: {note}")
     words.warn(context, [*counted.warnings, *warnings])
 
 
@@ -242,15 +261,18 @@ def _row_writer(
 
 _LENGTHS_OF_ALL: Final[options.Added] = {
     "text_tokens": (
-        Annotated[int | None, options.option("TOKENS", options.TEXT_TOKENS)],
+        Annotated[
+            int | None,
+            options.option("TOKENS", options.TEXT_TOKENS, group=help_text.Seldom(help_text.PAGE)),
+        ],
         None,
     ),
     "max_new_tokens": (
-        Annotated[int, options.option("TOKENS", options.NEW_TOKENS)],
+        Annotated[int, options.option("TOKENS", options.NEW_TOKENS, group=help_text.PAGE)],
         1024,
     ),
     "batch_size": (
-        Annotated[int, options.option("PAGES", options.BATCH)],
+        Annotated[int, options.option("PAGES", options.BATCH, group=help_text.PAGE)],
         1,
     ),
     "pdf_dpi": (int, pdf_pages.DEFAULT_PDF_DPI),
@@ -260,7 +282,10 @@ _LENGTHS_OF_ALL: Final[options.Added] = {
 _OF_TOTALS: Final[options.Added] = {
     "output": (
         Annotated[
-            Path | None, options.option("FILE", "One row per page, as FILE.csv or FILE.parquet.")
+            Path | None,
+            options.option(
+                "FILE", "One row per page, as FILE.csv or FILE.parquet.", group=help_text.OUTPUT
+            ),
         ],
         None,
     ),
@@ -271,6 +296,7 @@ _OF_TOTALS: Final[options.Added] = {
                 ("grid", "tokens"),
                 "Pages by crop grid, or by tokens of the prompt.",
                 callback=options.in_any_case,
+                group=help_text.OUTPUT,
             ),
         ],
         "grid",
@@ -279,7 +305,11 @@ _OF_TOTALS: Final[options.Added] = {
         Annotated[
             str,
             options.option(
-                ("table", "json"), options.FORMAT, "--format", callback=options.in_any_case
+                ("table", "json"),
+                options.FORMAT,
+                "--format",
+                callback=options.in_any_case,
+                group=help_text.OUTPUT,
             ),
         ],
         "table",
@@ -308,19 +338,15 @@ def archive(
     arch: str | None = None,
     config: Path | None = None,
     results: options.Added = _OF_TOTALS,
-    quiet: bool = False,
     strict: bool = False,
     debug: bool = False,
     of_time: options.Added = options.SECONDS_OF_A_LIST,
 ) -> None:
-    """Count every page of a list, add them up, and predict the GPU-hours they take.
+    """Count every page of a list, add them up, and predict GPU-hours.
 
     All pages of a batch have equal prompts; the remainder for each prompt makes a smaller batch.
     """
     from dsocr_analyze.cli import page_lists, time_requests
 
-    given = context.params
-    if quiet:
-        options.check_quiet({"--output": given["output"]})
     gpus = options.gpus_asked(context)
     page_lists.count_list(context, time_requests.of_many_pages(context, gpus) if gpus else None)

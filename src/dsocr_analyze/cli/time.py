@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,7 +15,7 @@ import typer
 
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.analytic import ATTENTION_NAMES
-from dsocr_analyze.cli import kept_files, options, page_options, printing, words
+from dsocr_analyze.cli import help_text, kept_files, options, page_options, printing, words
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.escaping import visible
@@ -81,6 +82,7 @@ def time(
             "FILE",
             "Throughput and latency over concurrency, as FILE.png or FILE.svg. Needs the extra"
             " 'plot'.",
+            group=help_text.OUTPUT,
         ),
     ] = None,
     strict: bool = False,
@@ -123,7 +125,7 @@ def time(
 
 
 def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_all: bool) -> None:
-    entries = engine.entries(asked, words.leave_out if is_of_all else None)
+    entries = engine.entries(asked, partial(words.leave_out, context) if is_of_all else None)
     if not entries:
         raise WorkloadError("no GPU of the catalogue supports these types; give others")
     report = time_tables.TimeReport(

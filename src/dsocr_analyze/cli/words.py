@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from dsocr_analyze.cli.help_text import Seldom
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.names import did_you_mean
 
@@ -75,15 +76,21 @@ def warn(
             complain(f"warning: {line}")
 
 
-def leave_out(error: DeviceError) -> None:
+def note(context: typer.Context, message: str) -> None:
+    """Prints one line on stderr, unless `--quiet` is given."""
+    if not context.params["quiet"]:
+        complain(message)
+
+
+def leave_out(context: typer.Context, error: DeviceError) -> None:
     """Says why one GPU of the whole catalogue, lacking a type or a kernel, is left out."""
-    complain(f"left out: {in_options(str(error), error.arguments)}")
+    note(context, f"left out: {in_options(str(error), error.arguments)}")
 
 
 def note_untraceable(context: typer.Context, directory: ModelDirectory, of: str = "") -> None:
     """Prints why a trace that was asked for is not made."""
     if context.params.get("engine") == "trace" and (reason := directory.untraceable):
-        complain(f"note: {of}{reason}")
+        note(context, f"note: {of}{reason}")
 
 
 def print_config_findings(
@@ -102,10 +109,10 @@ def print_config_findings(
         warn(context, [f"{of}{warning}"])
     note_untraceable(context, directory, of)
     if by_closed_forms and directory.recognized is not None:
-        for note in directory.dimensions().notes:
-            complain(f"note: {of}{note}")
+        for said in directory.dimensions().notes:
+            note(context, f"note: {of}{said}")
         for assumed in directory.assumptions:
-            complain(f"assumed: {of}{assumed}")
+            note(context, f"assumed: {of}{assumed}")
 
 
 # --- errors of the parser -------------------------------------------------------------------------
@@ -138,20 +145,24 @@ _NUMBER: Final = re.compile(r"(?P<digits>[0-9]+(?:\.[0-9]+)?)(?P<unit>[km%]?)")
 def refusal(error: typer.TyperException) -> str:
     """One line about a parser error; its attributes show its type, which Typer does not export."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    if parameter is None and hasattr(error, "option_name"):
+        parameter = _option_named(error.option_name, context)
     path = "dsocr-analyze" if context is None else context.command_path
     if hasattr(error, "possibilities"):
         what = _unknown_option(error, context)
     elif hasattr(error, "option_name"):
-        what = _misused_option(error, context)
+        what = _misused_option(error, parameter)
     elif hasattr(error, "param_type"):
-        named = (_spelling(parameter), _metavar(parameter))
+        named = (spelling(parameter), _metavar(parameter))
         what = f"{named[0]} is missing; give it as {' '.join(dict.fromkeys(named))}"
     elif parameter is not None:
         what = _wrong_value(error, parameter)
     else:
         what = error.format_message().rstrip(".")
         what = what[:1].lower() + what[1:]
-    return f"{what}{'' if what.endswith('?') else ';'} see {path} --help"
+    is_seldom = isinstance(getattr(parameter, "rich_help_panel", None), Seldom)
+    listed = f"see {path} {'--help-all' if is_seldom else '--help'}"
+    return f"{what}{'' if what.endswith('?') else ';'} {listed}"
 
 
 def repeated(option: Any, values: Sequence[str], context: Any) -> str:
@@ -203,16 +214,16 @@ def _options_of(command: Any) -> list[str]:
     ]
 
 
-def _misused_option(error: Any, context: Any) -> str:
+def _option_named(name: str, context: Any) -> Any:
+    """The parameter of a command with an option of that name, if any."""
+    return next((each for each in context.command.params if name in each.opts), None)
+
+
+def _misused_option(error: Any, parameter: Any) -> str:
     name = error.option_name
-    return next(
-        (
-            f"{name} needs a value: {name} {_metavar(each)}"
-            for each in context.command.params
-            if name in each.opts and not getattr(each, "is_flag", False)
-        ),
-        f"{name} takes no value",
-    )
+    if parameter is None or getattr(parameter, "is_flag", False):
+        return f"{name} takes no value"
+    return f"{name} needs a value: {name} {_metavar(parameter)}"
 
 
 def _wrong_value(error: Any, parameter: Any) -> str:
@@ -222,10 +233,10 @@ def _wrong_value(error: Any, parameter: Any) -> str:
     details: list[dict[str, str]] = getattr(error.__cause__, "errors", list)()
     value = details[0].get("input") if details else None
     if not isinstance(value, str):  # the parser does not reveal it
-        return f"{_spelling(parameter)} has a wrong value; {right}"
+        return f"{spelling(parameter)} has a wrong value; {right}"
     meant = _number_meant(value, is_part=metavar == "PART", choices=choices)
     near = f"did you mean {meant}? " if meant else did_you_mean(value, choices)
-    return f"{_spelling(parameter)} {value!r} is invalid; {near}{right}"
+    return f"{spelling(parameter)} {value!r} is invalid; {near}{right}"
 
 
 def _number_meant(value: str, *, is_part: bool, choices: Sequence[str]) -> str | None:
@@ -243,7 +254,8 @@ def _number_meant(value: str, *, is_part: bool, choices: Sequence[str]) -> str |
     return str(int(number)) if unit != "%" and number == int(number) else None
 
 
-def _spelling(parameter: Any) -> str:
+def spelling(parameter: Any) -> str:
+    """What a command line calls it: an option's first name, or an argument's value."""
     return (
         _metavar(parameter) if parameter.param_type_name == "argument" else str(parameter.opts[0])
     )
