@@ -1,24 +1,30 @@
 """The HTML report: it holds the JSON's numbers, runs nothing that it was given, and is usable."""
 
+import base64
 import importlib.util
+import io
 import json
 import re
 from dataclasses import replace
 
 import msgspec
+import pypdf
 import pytest
 from any_models import LLAMA
 from browser import chromium, need, wait_for
 from command_line import run
 from hand_built import AGREEMENT, CREATED, FIGURES, compared
 
+from dsocr_analyze import analyze
 from dsocr_analyze.cli import main
 from dsocr_analyze.hardware import devices, profile
-from dsocr_analyze.report import comparison, html, tables
+from dsocr_analyze.report import comparison, html, table, tables
 from dsocr_analyze.report.document import Report, build_report
-from dsocr_analyze.report.table import exact, scaled
+from dsocr_analyze.report.table import exact
 
 LARGEST_PAGE = 6_000_000
+WRITABLE_PIXELS = 703
+"""Of A4, between margins of 12 mm."""
 KEYS = {"enter": "\ue007", "escape": "\ue00c", "left": "\ue012",
         "right": "\ue014", "down": "\ue015"}  # fmt: skip
 """Keys as WebDriver sends them."""
@@ -45,7 +51,7 @@ def written_by(page, *arguments):
 def full(folder):
     """The page and the JSON of a traced run of the built-in reference."""
     return written_by(folder / "full.html", "-q", "--gpu", "h100-sxm,l4", "--runtime", "serving",
-                      "--concurrency", "1,4", "--json")  # fmt: skip
+                      "--concurrency", "1,4", "--output", str(folder), "--json")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +180,50 @@ def test_without_plotly_it_is_refused_before_any_work(capsys, monkeypatch, tmp_p
     assert "pip install 'dsocr-analyze[html]'" in err
 
 
+@pytest.mark.parametrize(
+    ("title", "model"),
+    [
+        ("DeepSeek-OCR, gundam mode: what a page costs", {}),
+        ("DeepSeek-OCR in my-model, gundam mode: what a page costs",
+         {"source": "directory", "id": "my-model"}),
+        ("Qwen3-VL-2B: what a page costs", {"architecture": "qwen3-vl", "id": "qwen3-vl",
+                                            "source": "config"}),
+        ("MyOcr in <b>: what a page costs", {"architecture": None, "class_name": "MyOcr",
+                                             "source": "config", "id": "<b>"}),
+    ],
+)  # fmt: skip
+def test_the_title_is_the_models_name_with_its_folder_beside_it(title, model):
+    report = of_model(analyze(engine="analytic"), model)
+    contents = html.report_contents(report)
+    shown = f"<title>{title.replace('<', '&lt;').replace('>', '&gt;')}</title>"
+    assert (contents["title"], shown in html.render_html(contents)) == (title, True)
+
+
+def of_model(report, changes):
+    model = msgspec.structs.replace(report.metadata.model, **changes)
+    return msgspec.structs.replace(
+        report, metadata=msgspec.structs.replace(report.metadata, model=model)
+    )
+
+
+@pytest.mark.parametrize(
+    ("title", "names", "models"),
+    [
+        ("DeepSeek-OCR: tiny compared", "tiny", "a"),
+        ("DeepSeek-OCR: tiny and base compared", "tiny base", "aa"),
+        ("DeepSeek-OCR: a, b, c, d, e, f and 3 more compared", "a b c d e f g h i", "a" * 9),
+        ("DeepSeek-OCR, GLM-OCR and OLMO compared", "x y z v", "abca"),
+    ],
+)
+def test_a_comparisons_title_has_the_models_or_those_of_one_model(title, names, models):
+    changes = {"a": {}, "b": {"architecture": "glm-ocr", "source": "config", "id": "glm-ocr"},
+               "c": {"architecture": None, "class_name": "OLMO", "id": "OLMO"}}  # fmt: skip
+    one_report = analyze(engine="analytic")
+    reports = [of_model(one_report, changes[each]) for each in models]
+    pairs = [*zip(names.split(), reports, strict=True)]
+    assert compared_page(pairs)["title"] == title
+
+
 # --- the page of a report ----------------------------------------------------------------------
 
 
@@ -231,7 +281,7 @@ TABLES = {
         for status, operators in document["operator_ledger"].items()
         for operator, calls in operators.items()]),
     "time-table": (range(2), lambda document: [
-        [entry["gpu"], entry["runtime"]] for entry in document["time"]]),
+        [entry["gpu"], "serving, vllm"] for entry in document["time"]]),
     "load-table": ((), lambda document: [
         [] for entry in document["time"] for _ in entry["throughput"]]),
 }  # fmt: skip
@@ -246,9 +296,9 @@ def test_tables(page, full):
     choose(page, "#roofline-gpu", "l4")
     for select in each_of(page, "select[id$=table-rows]", "it.id"):
         choose(page, f"#{select}", "Infinity")
-    for table, (columns, expected) in TABLES.items():
-        shown = [[row[column] for column in columns] for row in cells(page, table)]
-        assert sorted(shown) == sorted(expected(full[1])), table
+    for name, (columns, expected) in TABLES.items():
+        shown = [[row[column] for column in columns] for row in cells(page, name)]
+        assert sorted(shown) == sorted(expected(full[1])), name
 
 
 @pytest.mark.exhaustive
@@ -266,13 +316,30 @@ def test_cards(page, full):
 
 
 @pytest.mark.exhaustive
+def test_cards_say_what_the_other_forms_say(page, full):
+    """With the runtime of predicted seconds in their own line."""
+    markdown = full[0].with_name("static_compute.md").read_text().replace("\\", "")
+    shown = each_of(page, ".card", "[...it.children].map((part) => part.textContent)")
+    assert len(shown) == 9
+    for term, value, digits in shown:
+        if "predicted" in term:
+            gpu = re.search("on ([^ ]+)", term)[1]
+            seconds, how = value.split(" s ")
+            assert re.search(rf"{gpu}, serving(, vllm)?: {seconds} s a page", markdown)
+            assert how == "serving, vllm"
+            assert digits.replace(" to ", " s to ") in markdown or digits in markdown
+        else:
+            assert value in markdown or digits.split(" ")[0] in markdown, term
+
+
+@pytest.mark.exhaustive
 def test_curves_go_through_the_predictions(page, full):
     for chart, key in (("throughput", "pages_per_second"), ("latency", "page_seconds")):
         lines = drawn(page, f"curves-{chart}", "name", "x", "y")
         for (name, x, y), entry in zip(lines, full[1]["time"], strict=True):
             curve = dict(zip(x, y, strict=True))
             loads = {each["concurrency"]: each[key] for each in entry["throughput"]}
-            assert name == f"{entry['gpu']}, serving"
+            assert name == f"{entry['gpu']}, serving, vllm"
             assert {each: curve[each] for each in loads} == pytest.approx(loads, rel=1e-6)
             assert {1, 2, 4, 8, 64, 256} <= curve.keys()
 
@@ -446,16 +513,124 @@ def test_nothing_is_clipped(full, beside, show, width):
         assert (js(page, WIDE), js(page, OUTSIDE_ITS_CHART)) == ([], [])
 
 
+PAGES = {
+    "one": "--engine analytic --gpu h100",
+    "many": "--engine analytic --gpu h100,l40s,a100-80gb-sxm,l4 --runtime eager,serving"
+    " --batch-size 3",
+    "measured": "--engine analytic --mode tiny",
+    "neighbour": "--arch qwen3-vl --engine analytic --gpu h100",
+    "modes": "compare tiny small base large gundam gundam-m --gpu h100,l40s",
+    "models": "compare --all --gpu h100",
+}
+"""Commands, by the name of the page that each writes."""
+
+
+@pytest.fixture(params=PAGES)
+def any_page(request, folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    path = folder / f"{request.param}.html"
+    if not path.exists():
+        code, _, err = run(capsys, *PAGES[request.param].split(), "--html", path.name)
+        assert code == 0, err
+    return path
+
+
+COLLIDING = """
+[...document.querySelectorAll('.plot')].flatMap((plot) => {
+  const found = [...plot.querySelectorAll('.main-svg text')].map((it) => (
+    { box: it.getBoundingClientRect(), text: it.textContent }
+  )).filter(({ box, text }) => box.width > 1 && text.trim());
+  return found.flatMap((one, place) => found.slice(place + 1).filter(({ box }) => (
+    box.left + 1 < one.box.right && one.box.left + 1 < box.right
+    && box.top + 2 < one.box.bottom && one.box.top + 2 < box.bottom
+  )).map((other) => `${plot.id}: ${one.text} | ${other.text}`));
+})""".lstrip()
+"""Texts of a chart that stand on one another."""
+
+BEYOND = """
+[...document.querySelectorAll('body > :not(#js-plotly-tester) *')].filter((it) => {
+  const box = it.getBoundingClientRect();
+  return box.width > 1 && !it.matches('.skip') && !it.closest('.scroll table')
+    && (box.left < -1 || box.right > document.documentElement.clientWidth + 1);
+}).map((it) => it.outerHTML.slice(0, 120))""".lstrip()
+"""What leaves the page sideways and is in no table that scrolls."""
+
+OUTSIDE_ITS_SECTION = """
+[...document.querySelectorAll('section :is(select, input, button, .card, .plot, .parts li > *)')]
+  .filter((it) => {
+    const [inner, outer] = [it, it.closest('section')].map((each) => each.getBoundingClientRect());
+    return inner.width > 0 && !it.closest('.scroll')
+      && (inner.left < outer.left || inner.right > outer.right);
+  }).map((it) => it.outerHTML.slice(0, 120))""".lstrip()
+
+BROKEN_WORDS = """
+(() => {
+  const found = [];
+  const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    if (node.parentElement.closest('svg, option, .unseen')) continue;
+    for (const { 0: word, index } of node.data.matchAll(/[\\p{L}\\p{N}]+/gu)) {
+      const range = document.createRange();
+      range.setStart(node, index);
+      range.setEnd(node, index + word.length);
+      if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) found.push(word);
+    }
+  }
+  return found;
+})()""".strip().replace("\\\\", "\\")
+"""Words that begin on one line and end on another."""
+
+
 @pytest.mark.exhaustive
-def test_paper_has_every_table_unfolded_and_charts_that_fit(page):
-    page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+@pytest.mark.parametrize("width", [400, 700])
+def test_on_a_phone_nothing_collides_leaves_its_place_or_is_broken(any_page, show, width):
+    page = show(any_page, width)
+    for measured in (COLLIDING, OUTSIDE_ITS_CHART, BEYOND, OUTSIDE_ITS_SECTION, BROKEN_WORDS):
+        assert js(page, measured) == []
+    assert js(page, "document.documentElement.scrollWidth") <= width
+    if page.find_elements("css selector", "#roofline-gpu"):
+        for gpu in each_of(page, "#roofline-gpu option", "it.value"):
+            choose(page, "#roofline-gpu", gpu)
+            assert js(page, COLLIDING) == js(page, OUTSIDE_ITS_CHART) == [], gpu
+
+
+@pytest.mark.exhaustive
+def test_charts_fit_again_after_the_window_has_changed(any_page, show, browser):
+    page = show(any_page, 1400)
+    size = {"width": 400, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    assert wait_for(lambda: js(page, COLLIDING) == js(page, BEYOND) == [])
+
+
+IS_SHOWN = "it.getBoundingClientRect().width > 0"
+
+
+@pytest.mark.exhaustive
+def test_paper_is_white_and_has_every_table_unfolded_and_nothing_cut(any_page, show):
+    page = show(any_page, 1000)
+    one(page, "#theme").click()
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    assert one(page, "#ledger").get_attribute("open") is not None
+    assert wait_for(lambda: "paper" in one(page, "html").get_attribute("class"))
+    assert not any(each_of(page, "select, input, button, .bar", IS_SHOWN))
+    assert all(each_of(page, "table", IS_SHOWN))
     assert not any(each_of(page, ".scroll", "it.scrollHeight > it.clientHeight + 1"))
-    assert 0 < max(each_of(page, ".main-svg", "it.clientWidth")) <= 700
-    assert not one(page, ".bar").is_displayed()
-    page.execute_script("window.dispatchEvent(new Event('afterprint'))")
-    assert one(page, "#ledger").get_attribute("open") is None
+    colours = each_of(page, "body, section, .card", "getComputedStyle(it).backgroundColor")
+    assert set(colours) <= {"rgb(255, 255, 255)", "rgba(0, 0, 0, 0)"}
+    rights = each_of(page, "main *", "it.getBoundingClientRect().right - it.closest('main')"
+                     ".getBoundingClientRect().left")  # fmt: skip
+    assert max(rights) <= WRITABLE_PIXELS
+    for measured in (COLLIDING, OUTSIDE_ITS_CHART, BROKEN_WORDS):
+        assert js(page, measured) == []
+    assert set(each_of(page, "figure, .card, tr", "getComputedStyle(it).breakInside")) == {"avoid"}
+    printed = pypdf.PdfReader(io.BytesIO(base64.b64decode(
+        page.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"]
+    )))  # fmt: skip
+    texts = "".join(sheet.extract_text() for sheet in printed.pages).replace("\n", " ")
+    assert page.title.split(":")[0] in texts
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert wait_for(lambda: one(page, "#theme").is_displayed())
+    assert not any(each_of(page, "details", "it.open"))
+    assert js(page, "document.querySelector('.main-svg').clientWidth") > WRITABLE_PIXELS
 
 
 @pytest.mark.exhaustive
@@ -467,15 +642,24 @@ def test_controls_have_names_and_the_keyboard_reaches_them_and_axes_have_units(p
     assert min(each_of(page, f"{controls}, .scroll, a", "it.tabIndex")) >= 0
     titles = js(page, "[...document.querySelectorAll('.js-plotly-plot')].flatMap((it) =>"
                 "[it.layout.xaxis?.title?.text, it.layout.yaxis?.title?.text])")  # fmt: skip
-    units = [bool(re.search(r"\[.+\]$|^pages in flight", each)) for each in titles if each]
+    units = [bool(re.search(r"\[.+\]$|^pages at once", each)) for each in titles if each]
     assert units == [True] * 7
 
 
 @pytest.mark.exhaustive
-def test_numbers_are_scaled_as_everywhere_else(page):
-    numbers = [*(int(1.13**n) for n in range(60, 380)), 999, 1000, 999_949]
-    shown = js(page, "arguments[0].map((it) => scaled(it))", list(map(str, numbers)))
-    assert shown == [scaled(float(number)) for number in numbers]
+@pytest.mark.parametrize(
+    ("name", "text", "numbers"),
+    [
+        ("scaled", table.scaled, [*(1.13**n for n in range(380)), 999, 1000, 999_949, 999_950]),
+        ("seconds", table.seconds_text, [*(1.17**n for n in range(-90, 60)), 0, 0.125, 9.995]),
+        ("percent", table.percent_text, [*(n / 997 for n in range(998)), 0.0004, 0.0005, 0.00125]),
+        ("ratioText", table.ratio_text, [*(1.19**n for n in range(-40, 90)), 999.94, 999.96, 1e4]),
+        ("rateText", table.rate_text, [*(1.19**n for n in range(-40, 90)), 999.4, 999.6]),
+        ("priceText", table.price_text, [*(1.19**n for n in range(-40, 90)), 0.999, 1]),
+    ],
+)
+def test_numbers_are_worded_as_everywhere_else(page, name, text, numbers):
+    assert js(page, f"arguments[0].map((it) => {name}(it))", numbers) == list(map(text, numbers))
 
 
 # --- other reports -----------------------------------------------------------------------------
@@ -507,7 +691,8 @@ def assert_nothing_ran(browser):
 def test_names_are_text(folder, show):
     page = show(written(folder, html.report_contents(hostile_report(), ROOFS, (), HOSTILE)))
     assert_nothing_ran(page)
-    assert one(page, "h1").get_attribute("textContent") == SHOWN
+    assert one(page, "h1").get_attribute("textContent") == page.title
+    assert SHOWN in page.title
     assert f"model.eye{SHOWN}.fc" in [row[0] for row in cells(page, "module-table")]
     labels = "".join(each_of(page, "#modules-chart text.slicetext", "it.textContent"))
     assert "</script><img src=x onerror=window.attacked=1><b>" in labels
@@ -573,7 +758,7 @@ def test_measured_gpus_have_curves_if_pages_are_read_and_only_named_ones_otherwi
     assert cells(page, "stage-table")[-1][0].endswith("step")
     if reads_pages:
         assert drawn(page, "curves-throughput", "name") == [
-            [f"{name}, serving"] for name, each in profile.all_profiles().items()
+            [f"{name}, serving, vllm"] for name, each in profile.all_profiles().items()
             if each.kinds and not each.extrapolated
         ]  # fmt: skip
     else:

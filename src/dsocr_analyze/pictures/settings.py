@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.figures import Model
 from dsocr_analyze.report.markdown import mode_name
 from dsocr_analyze.report.opening import Workload
 from dsocr_analyze.report.table import counted
+from dsocr_analyze.report.tables import model_name
 from dsocr_analyze.timing import TimeEntry
 from dsocr_analyze.timing.assumptions import Assumptions
 
@@ -109,11 +109,7 @@ def settings_of_model(model: Model, config: Path | str | None = None) -> dict[st
     """The model, and its config's name or digest."""
     if isinstance(config, Path):
         config = config.name
-    known = ARCHITECTURES.get(model.architecture or "")
-    name = model.id if known is None else known.title
-    if known is not None and model.source != "reference" and model.id != known.name:
-        name = f"{name} in {model.id}"
-    return {"model": name, "config": config or model.config_digest[:12]}
+    return {"model": model_name(model), "config": config or model.config_digest[:12]}
 
 
 def settings_of_workload(workload: Workload, architecture: str | None) -> dict[str, Setting]:

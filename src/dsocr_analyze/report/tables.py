@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.figures import Counts
+from dsocr_analyze.figures import Counts, Model
 from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.report.document import Report, Stage
 from dsocr_analyze.report.opening import model_text
@@ -91,6 +91,18 @@ def stage_colours(names: Iterable[str]) -> dict[str, str]:
     others = [name for name in distinct if name not in _KNOWN]
     free = [colour for colour in PALETTE if colour not in found.values()] or PALETTE
     return found | {name: free[index % len(free)] for index, name in enumerate(others)}
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def model_name(model: Model) -> str:
+    """A model for readers: its architecture or its class, and the folder that it is in, if any."""
+    known = ARCHITECTURES.get(model.architecture or "")
+    name, plain = (known.title, known.name) if known else (model.class_name or model.id, "")
+    if model.source == "reference" or model.id in (name, plain):
+        return name
+    return f"{name} in {model.id}"
 
 
 # --- modules -------------------------------------------------------------------------------------

@@ -9,19 +9,23 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from importlib import resources
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from dsocr_analyze.escaping import visible
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.report.comparison import ComparisonDocument, merged
 from dsocr_analyze.report.document import Module, Report
+from dsocr_analyze.report.markdown import mode_name
 from dsocr_analyze.report.opening import require_extra
 from dsocr_analyze.report.tables import (
     OUTSIDE,
     PALETTE,
     headline,
+    model_name,
     notes_of,
     seconds_parts,
     stage_colours,
@@ -33,6 +37,9 @@ _SCRIPTS: Final = (
     "roofline.js", "curves.js", "report.js", "comparison.js", "start.js",
 )  # fmt: skip
 """Each script stands after those that it calls."""
+
+_MOST_NAMED: Final = 7
+"""Names in a title."""
 
 _LARGEST_SAFE: Final = 2**53 - 1
 """JavaScript's largest exact integer."""
@@ -68,6 +75,7 @@ def report_contents(
     """
     return {
         "kind": "report",
+        "title": _title(report),
         "headline": headline(report),
         "report": _without_modules(report),
         "modules": {name: _columns(stage.by_module) for name, stage in report.stages.items()},
@@ -96,6 +104,7 @@ def comparison_contents(
     """The page of a comparison, with values of named configs."""
     return {
         "kind": "comparison",
+        "title": _title_beside(found.names, reports),
         "headline": headline,
         "names": found.names,
         "rows": found.rows,
@@ -108,6 +117,25 @@ def comparison_contents(
         "assumptions": found.assumptions,
         **_of_stages(*reports),
     }
+
+
+def _title(report: Report) -> str:
+    """The model, its mode if it has several, and what the page answers."""
+    model, workload = report.metadata.model, report.workload
+    mode = mode_name(workload, model.architecture) if workload.image_size else None
+    what = model_name(model) if mode is None else f"{model_name(model)}, {mode} mode"
+    return f"{what}: what a {'prompt' if workload.page is None else 'page'} costs"
+
+
+def _title_beside(names: Sequence[str], reports: Iterable[Report]) -> str:
+    """The models that are compared, or of one model the reports."""
+    models = [*dict.fromkeys(model_name(report.metadata.model) for report in reports)]
+    listed = [*names] if len(models) == 1 else models
+    if len(listed) > _MOST_NAMED:
+        listed[_MOST_NAMED - 1 :] = [f"{len(listed) - _MOST_NAMED + 1} more"]
+    *most, last = listed
+    compared = f"{', '.join(most)} and {last}" if most else last
+    return f"{models[0]}: {compared} compared" if len(models) == 1 else f"{compared} compared"
 
 
 def _of_stages(*reports: Report) -> Contents:
@@ -180,6 +208,7 @@ def render_html(contents: Contents) -> str:
         **scripts,
         "digests": " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in digests),
         "style": _text("style.css"),
+        "title": escape(visible(str(contents["title"]))),
         "data": escaped_json(msgspec.to_builtins(contents)),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _text("page.html"))

@@ -2,7 +2,8 @@
 
 const PALETTE = data.colours.palette;
 const FONT = { family: "system-ui, 'Segoe UI', Roboto, Arial, sans-serif", size: 13 };
-const CONFIG = { displayModeBar: false, responsive: true };
+const CONFIG = { displayModeBar: false };
+const NARROW = 560;
 
 /** Functions that draw the charts once the library is loaded, and the charts drawn so far. */
 const drawings = [];
@@ -30,18 +31,70 @@ function chartPlace(id, label, height, caption = null) {
   return element("figure", {}, place, caption ? element("figcaption", {}, caption) : null);
 }
 
-function draw(id, traces, layout) {
+/**
+ * Draws a chart `layout.height` pixels high without its legend, whose height is added, and wraps
+ * the x axis's title. `notes(size, axes)` gives annotations for a plot of that size.
+ */
+function draw(id, traces, layout, notes = null) {
   const place = document.getElementById(id);
-  Plotly.react(place, traces, {
+  const title = layout.xaxis?.title.text;
+  const titled = (pixels) => (title ? { xaxis: { ...layout.xaxis, title: { ...layout.xaxis.title, text: wrapped(title, pixels) } } } : {});
+  const whole = {
     font: FONT, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     hoverlabel: { bgcolor: "#263238", bordercolor: "#263238", font: { ...FONT, color: "#ffffff" }, align: "left" },
-    margin: { l: 70, r: 20, t: 30, b: 60 }, autosize: true, ...layout,
-  }, CONFIG);
+    margin: { l: 70, r: 20, t: 20, b: 60 }, width: chartWidth(place), ...layout,
+    ...titled(chartWidth(place) / 2),
+  };
+  Plotly.react(place, traces, whole, CONFIG);
+  const legend = place.querySelector(".legend .bg")?.getBBox().height ?? 0;
+  const height = Math.ceil(layout.height + legend);
+  place.style.height = `${height}px`;
+  Plotly.react(place, traces, { ...whole, height, ...titled(place._fullLayout._size.w) }, CONFIG);
+  if (notes) Plotly.relayout(place, { annotations: notes(place._fullLayout._size, place._fullLayout) });
   return place;
 }
 
+/** The pixels that a chart has on the screen, or on paper. */
+function chartWidth(place) {
+  return onPaper ? PAPER_WIDTH : place.clientWidth;
+}
+
+/** Pixels of a height, of which a sheet of paper has fewer. */
+function forPaper(pixels) {
+  return onPaper ? 0.8 * pixels : pixels;
+}
+
+function isNarrow(id) {
+  return chartWidth(document.getElementById(id)) < NARROW;
+}
+
 function axis(title, more = {}) {
-  return { title: { text: title, standoff: 10 }, automargin: true, gridcolor: "#d9dee5", ...more };
+  return { title: { text: title, standoff: 10, font: FONT }, automargin: true, gridcolor: "#d9dee5", ...more };
+}
+
+const pen = document.createElement("canvas").getContext("2d");
+
+/** Pixels of a text on one line. */
+function textWidth(text, size = FONT.size) {
+  pen.font = `${size}px ${FONT.family}`;
+  return pen.measureText(text).width;
+}
+
+/** Lines of a text no wider than some pixels, escaped: they break at spaces, or in long words. */
+function wrapped(text, pixels, size = FONT.size) {
+  const lines = [""];
+  const pieces = String(text).match(/\S+\s*/g) ?? [];
+  for (const piece of pieces.flatMap((each) => (textWidth(each.trimEnd(), size) > pixels ? pieced(each, pixels, size) : [each]))) {
+    if (lines.at(-1) && textWidth((lines.at(-1) + piece).trimEnd(), size) > pixels) lines.push("");
+    lines.push(lines.pop() + piece);
+  }
+  return lines.map((line) => plain(line.trimEnd())).join("<br>");
+}
+
+/** A word in parts that end at separators, those too wide for the line in shorter ones. */
+function pieced(word, pixels, size) {
+  const most = Math.max(4, Math.floor((word.length * pixels) / textWidth(word, size)));
+  return word.split(/(?<=[-./_:,])/).flatMap((part) => part.match(new RegExp(`.{1,${most}}`, "gsu")));
 }
 
 /** A logarithmic axis with ticks at 1, 2 and 5 of every decade with values. */
@@ -57,29 +110,48 @@ function oneTwoFive(title, values) {
 }
 
 /** An axis of decades, each labelled with its prefix. */
-function decades(title, unit, more = {}) {
+function decades(title, more = {}) {
   const powers = Array.from({ length: 31 }, (_, index) => index - 6);
   return axis(title, {
     type: "log", tickvals: powers.map((power) => 10 ** power),
-    ticktext: powers.map((power) => decadeText(power, unit)), ...more,
+    ticktext: powers.map((power) => decadeText(power)), ...more,
   });
 }
 
-function decadeText(power, unit) {
-  if (power < 3) return `${power < 0 ? (10 ** power).toFixed(-power) : 10 ** power} ${unit}`.trim();
-  return scaled(10 ** power, unit).replace(/\.0+ /, " ");
+function decadeText(power) {
+  return power < 3 ? String(Number((10 ** power).toPrecision(1))) : scaled(10 ** power).replace(/\.0+ /, " ");
 }
 
-// Paper is narrower than the screen: charts are redrawn for it, with full-size text.
-const PAPER_WIDTH = 690;
-window.addEventListener("beforeprint", () => {
-  drawings.filter((drawing) => !drawn.has(drawing)).forEach(drawNow);
-  for (const place of document.querySelectorAll(".js-plotly-plot")) {
-    Plotly.relayout(place, { width: PAPER_WIDTH });
-  }
-});
-window.addEventListener("afterprint", () => {
-  for (const place of document.querySelectorAll(".js-plotly-plot")) {
-    Plotly.relayout(place, { width: null, autosize: true });
-  }
+// Charts are redrawn when their width changes. Paper is narrower than most screens: what is folded
+// opens for it, and text keeps its size.
+const PAPER_WIDTH = 680;
+let onPaper = false;
+let unfolded = [];
+let widthDrawn = window.innerWidth;
+
+function setPaper(isPaper) {
+  if (isPaper === onPaper) return;
+  onPaper = isPaper;
+  document.documentElement.classList.toggle("paper", isPaper);
+  if (isPaper) unfolded = [...document.querySelectorAll("details:not([open])")];
+  for (const each of unfolded) each.open = isPaper;
+  document.querySelectorAll("table").forEach(fitTable);
+  if (window.Plotly) drawings.forEach(drawNow);
+}
+
+/** Shrinks a table's text until it is no wider than the paper. */
+function fitTable(table) {
+  table.style.fontSize = "";
+  const excess = table.offsetWidth / PAPER_WIDTH;
+  if (!onPaper || excess <= 1) return;
+  table.style.fontSize = `${parseFloat(getComputedStyle(table).fontSize) / excess - 0.1}px`;
+}
+
+window.addEventListener("beforeprint", () => setPaper(true));
+window.addEventListener("afterprint", () => setPaper(false));
+window.matchMedia("print").addEventListener("change", (event) => setPaper(event.matches));
+window.addEventListener("resize", () => {
+  if (onPaper || window.innerWidth === widthDrawn) return;
+  widthDrawn = window.innerWidth;
+  drawn.forEach((drawing) => drawing());
 });

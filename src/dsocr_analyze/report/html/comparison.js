@@ -1,9 +1,8 @@
 // The page of a comparison: the reports' stages side by side, and every quantity with its change.
 
-function comparisonPage({ headline, names, rows, reports, config_names: configs, config_differences: keys, assumptions }) {
-  document.title = `${names.join(" · ")}: compared`;
+function comparisonPage({ title, headline, names, rows, reports, config_names: configs, config_differences: keys, assumptions }) {
   const made = element("section", { class: "plain", id: "summary", "aria-labelledby": "summary-title" },
-    element("h1", { id: "summary-title" }, `Compared with ${names[0]}`), element("p", { class: "lead" }, headline),
+    element("h1", { id: "summary-title" }, title), element("p", { class: "lead" }, headline),
     element("div", { class: "cards" }, ...names.map((name, index) => card(
       name, scaled(reports[index].total.page.flops, "FLOPs"), `${exact(reports[index].total.page.flops)} FLOPs for one page`))));
   document.getElementById("sections").append(element("a", { href: "#summary" }, "Summary"));
@@ -25,7 +24,7 @@ function stackSection(names, reports, order) {
   const quantities = comparedQuantities(reports);
   section("stages", ["Stages", "Stages side by side"], "counted; seconds predicted",
     element("p", { class: "lead" }, "One page's share of its batch: the prefill pass and all decode steps. Colours are stages, in the order of the passes."),
-    ...quantities.map((quantity, index) => chartPlace(`compared-${index}`, quantity.title, 150 + 42 * reports.length)));
+    ...quantities.map((quantity, index) => chartPlace(`compared-${index}`, quantity.title, STACKS_HEIGHT + COMPARED_HEIGHT * reports.length)));
   quantities.forEach((quantity, index) => drawings.push(() => drawComparedBars(`compared-${index}`, names, reports, order, quantity)));
 }
 
@@ -35,12 +34,12 @@ function comparedQuantities(reports) {
     { title: "FLOPs of one page [FLOPs]", values: (report) => share(report, (counts) => Number(counts.flops)), text: (value) => scaled(value, "FLOPs") },
     { title: "bytes moved for one page [bytes]", values: (report) => share(report, (counts) => Number(movedBytes(counts))), text: (value) => scaled(value, "B") },
   ];
-  const runs = new Map(reports.flatMap((report) => report.time.map((entry) => [`${entry.gpu}, ${entry.runtime}`, entry])));
-  for (const [name, { gpu, runtime }] of runs) {
+  const runs = new Map(reports.flatMap((report) => report.time.map((entry) => [`${entry.gpu}, ${runtimeText(entry)}`, entry])));
+  for (const [name, { gpu, ...run }] of runs) {
     found.push({
-      title: `seconds of a page alone on ${plain(name)}, predicted [s]`, text: seconds, outside: true,
+      title: `seconds of a page alone on ${name}, predicted [s]`, text: seconds, outside: true,
       values: (report) => {
-        const entry = report.time.find((each) => each.gpu === gpu && each.runtime === runtime);
+        const entry = report.time.find((each) => each.gpu === gpu && runtimeText(each) === runtimeText(run));
         return entry ? secondsByStage(report, entry) : null;
       },
     });

@@ -1,7 +1,7 @@
-// Throughput and latency over the pages in flight at a time, as the time model predicts them.
+// Throughput and latency over pages at once, as the time model predicts them.
 
 const CURVES = [
-  { id: "throughput", title: "pages per second", of: (load) => load.pages_per_second, text: (value) => `${short(value)} pages/s` },
+  { id: "throughput", title: "pages per second", of: (load) => load.pages_per_second, text: (value) => `${rateText(value)} pages/s` },
   { id: "latency", title: "seconds per page", of: (load) => load.page_seconds,
     text: seconds },
 ];
@@ -10,7 +10,7 @@ const CURVE_HEIGHT = 480;
 
 function curveFigures(id) {
   return element("div", { class: "plots" }, ...CURVES.map((curve) => (
-    chartPlace(`${id}-${curve.id}`, `Predicted ${curve.title} over pages in flight at a time`, CURVE_HEIGHT)
+    chartPlace(`${id}-${curve.id}`, `Predicted ${curve.title} over pages at once`, CURVE_HEIGHT)
   )));
 }
 
@@ -25,11 +25,10 @@ function drawCurves(id, entries) {
     });
     const concurrencies = [...new Set(entries.flatMap((entry) => entry.throughput.map((load) => load.concurrency)))];
     draw(`${id}-${curve.id}`, traces, {
-      height: CURVE_HEIGHT, hovermode: "closest",
-      xaxis: axis("pages in flight at a time", { type: "log", tickvals: ticks(concurrencies), ticktext: ticks(concurrencies).map(exact) }),
+      height: forPaper(CURVE_HEIGHT), hovermode: "closest",
+      xaxis: axis("pages at once", { type: "log", tickvals: ticks(concurrencies), ticktext: ticks(concurrencies).map(exact) }),
       yaxis: oneTwoFive(`${curve.title} [${curve.id === "latency" ? "s" : "pages/s"}]`, traces.flatMap((trace) => trace.y)),
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
-      margin: { l: 70, r: 20, t: 20, b: 60 },
     });
   }
 }
@@ -45,14 +44,14 @@ const DASHES = ["solid", "dash", "dot"];
 function curveTrace(entry, curve, colour, index) {
   const loads = entry.throughput;
   return {
-    type: "scatter", mode: "lines+markers", name: plain(`${entry.gpu}, ${entry.runtime}`),
+    type: "scatter", mode: "lines+markers", name: plain(`${entry.gpu}, ${runtimeText(entry)}`),
     x: loads.map((load) => load.concurrency), y: loads.map(curve.of),
     line: { color: colour, dash: DASHES[Math.floor(index / PALETTE.length) % DASHES.length] },
     marker: { size: 7, symbol: loads.map((load) => (load.fits ? "circle" : "circle-open")) },
     hovertext: loads.map((load) => (
-      `<b>${plain(entry.gpu)}</b>, ${plain(entry.runtime)}, ${plural(load.concurrency, "page")} at a time<br>`
+      `<b>${plain(entry.gpu)}</b>, ${plain(runtimeText(entry))}, ${plural(load.concurrency, "page")} at once<br>`
       + `${curve.text(curve.of(load))}<br>`
-      + `${short(load.pages_per_second_band.low)} to ${short(load.pages_per_second_band.high)} pages/s, bound by ${load.bound}<br>`
+      + `${rateText(load.pages_per_second_band.low)} to ${rateText(load.pages_per_second_band.high)} pages/s, bound by ${load.bound}<br>`
       + `first token ${seconds(load.ttft_seconds)}, each after it ${seconds(load.tpot_seconds)}<br>`
       + `${scaled(load.memory_bytes, "B")}${load.fits ? "" : ": more than fits, the rest wait"}`
     )),

@@ -2,7 +2,7 @@
 const FIRST = 2;
 
 function drawFrom(index) {
-  if (index === drawings.length) {
+  if (index >= drawings.length) {
     performance.mark("charts-ready");
     return;
   }

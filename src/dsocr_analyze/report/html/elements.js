@@ -17,6 +17,15 @@ function visible(text) {
   });
 }
 
+const LONG_WORD = /(\S{16,})/;
+const MAY_BREAK = /(?<=[./_:=,-])(?=\p{L})/u;
+
+/** A text, with places in long names at which a line may break. */
+function breakable(text) {
+  return text.split(LONG_WORD).flatMap((piece, index) => (index % 2 ? piece.split(MAY_BREAK) : [piece])
+    .flatMap((part, place) => (place > 0 ? [document.createElement("wbr"), part] : [part])));
+}
+
 /** An element with attributes, event handlers (`onclick`) and children (elements or text). */
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -26,7 +35,7 @@ function element(name, attributes = {}, ...children) {
     else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
   }
   const wanted = children.filter((child) => child !== null && child !== undefined);
-  made.append(...wanted.map((child) => (child instanceof Node ? child : visible(String(child)))));
+  made.append(...wanted.flatMap((child) => (child instanceof Node ? child : breakable(visible(String(child))))));
   return made;
 }
 
@@ -67,11 +76,11 @@ function facts(pairs) {
   );
 }
 
-/** A figure's card: its name, the figure with its unit, and all its digits. */
-function card(term, value, digits) {
+/** A figure's card: its name, the figure with its unit and what it is of, and all its digits. */
+function card(term, value, digits, how = null) {
   return element(
     "dl", { class: "card" }, element("dt", {}, term),
-    element("dd", { class: "value" }, value), element("dd", { class: "digits" }, digits ?? ""),
+    element("dd", { class: "value" }, value, how && element("span", { class: "how" }, ` ${how}`)), element("dd", { class: "digits" }, digits ?? ""),
   );
 }
 
@@ -99,14 +108,4 @@ setTheme(prefersDark.matches ? "dark" : "light");
 prefersDark.addEventListener("change", () => setTheme(prefersDark.matches ? "dark" : "light"));
 themeButton.addEventListener("click", () => {
   setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-});
-
-/** Opens folded parts while the page is printed. */
-let unfolded = [];
-window.addEventListener("beforeprint", () => {
-  unfolded = [...document.querySelectorAll("details:not([open])")];
-  for (const each of unfolded) each.open = true;
-});
-window.addEventListener("afterprint", () => {
-  for (const each of unfolded) each.open = false;
 });

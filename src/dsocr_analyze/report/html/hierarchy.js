@@ -210,7 +210,9 @@ function nodeAbove({ node, metric }) {
 }
 
 function drawIcicle(id, root, state, show) {
-  const traces = icicleParts(state.node, state.metric, root);
+  const narrow = isNarrow(id);
+  const levels = narrow ? LEVELS - 1 : LEVELS;
+  const traces = icicleParts(state.node, state.metric, root, levels);
   const shown = new Map(traces.map((part) => [part.id, part.node]));
   const { text, unit } = METRICS[state.metric];
   const total = amount(state.node, state.metric);
@@ -224,9 +226,9 @@ function drawIcicle(id, root, state, show) {
     hovertext: traces.map((part) => (
       `${plain(part.path)}<br>${exact(part.exact)} ${unit}<br>${percent(part.value / total)} of ${plain(name)}`
     )),
-    hovertemplate: "%{hovertext}<extra></extra>", texttemplate: "%{label}  %{text}", leaf: { opacity: 1 },
+    hovertemplate: "%{hovertext}<extra></extra>", texttemplate: narrow ? "%{label}<br>%{text}" : "%{label}  %{text}", leaf: { opacity: 1 },
     marker: { colors: traces.map((part) => part.colour), line: { width: 1, color: "#ffffff" } },
-    root: { color: "rgba(0,0,0,0)" }, textfont: { color: "#ffffff" }, maxdepth: LEVELS + 1,
+    root: { color: "rgba(0,0,0,0)" }, textfont: { color: "#ffffff" }, maxdepth: levels + 1,
   }], { height: 520, margin: { l: 0, r: 0, t: 0, b: 0 }, uniformtext: { mode: "hide", minsize: 11 } });
   place.removeAllListeners("plotly_icicleclick");
   place.on("plotly_icicleclick", (event) => {
@@ -238,14 +240,14 @@ function drawIcicle(id, root, state, show) {
   });
 }
 
-/** The node shown and `LEVELS` levels below it; parts too small to see are combined. */
-function icicleParts(top, metric, root) {
+/** The node shown and so many levels below it; parts too small to see are combined. */
+function icicleParts(top, metric, root, levels) {
   const total = amount(top, metric);
   const colours = stageColours(root.children.map((node) => node.stage));
   const found = [];
   function visit(node, name, value, parent, level, colour) {
     const id = `${parent}/${name}`;
-    const all = node !== null && level < LEVELS ? partsOf(node, metric) : [];
+    const all = node !== null && level < levels ? partsOf(node, metric) : [];
     const large = all.filter((part) => Number(part.value) / total >= SMALLEST_SHARE);
     const small = all.filter((part) => !large.includes(part));
     const covered = all.reduce((sum, part) => sum + Number(part.value), 0);

@@ -3,16 +3,16 @@
 const COUNTED = "counted, exact";
 const PREDICTED = "predicted";
 
-function reportPage({ headline, report, modules, notes, roofs, curves, curves_missing: missing }) {
-  document.title = `${report.metadata.model.id}: what a page costs`;
-  summarySection(headline, report, curves);
+function reportPage({ title, headline, report, modules, notes, roofs, curves, curves_missing: missing }) {
+  summarySection(title, headline, report, curves);
   if (report.warnings.length > 0) {
     main.append(element("section", { class: "warnings", "aria-label": "Warnings" }, element("h2", {}, "Warnings"), lines(report.warnings)));
   }
   stageSection(report);
   const zoom = hierarchy("modules", report, modules);
   section("hierarchy", ["Hierarchy", "Where it goes"], COUNTED,
-    element("p", { class: "lead" }, "The prefill pass and one decode step by module, largest first. Click a part, or use the list: "
+    element("p", { class: "lead" }, "The prefill pass and one decode step by module, largest first."),
+    element("p", { class: "lead screen-only" }, "Click a part, or use the list: "
       + "arrow keys move, Right or Enter opens a part, Left or Escape goes up."),
     zoom.controls, zoom.crumbs, zoom.box);
   rooflineSection(report, roofs, curves.length > 0 ? newest(report.time, curves) : report.time);
@@ -25,11 +25,11 @@ function reportPage({ headline, report, modules, notes, roofs, curves, curves_mi
 
 /** Predictions by GPU and runtime: the report's own before those of the curves. */
 function newest(own, more) {
-  const isOwn = (entry) => own.some((each) => each.gpu === entry.gpu && each.runtime === entry.runtime);
+  const isOwn = (entry) => own.some((each) => each.gpu === entry.gpu && runtimeText(each) === runtimeText(entry));
   return [...own, ...more.filter((entry) => !isOwn(entry))];
 }
 
-function summarySection(headline, report, curves) {
+function summarySection(title, headline, report, curves) {
   const { metadata, workload, total, memory } = report;
   const held = [memory.weights_bytes, memory.inputs_bytes ?? 0, memory.peak_activation_bytes].reduce(sum, 0);
   const pages = Number(total.page.pages);
@@ -43,17 +43,17 @@ function summarySection(headline, report, curves) {
     workload.visual_tokens === null ? card("Prompt", plural(workload.seq_len, "token"), "")
       : card("Visual tokens", exact(workload.visual_tokens), `${exact(workload.text_tokens)} text, ${exact(workload.seq_len)} in the prompt`),
     ...report.time.map((entry) => card(
-      `Page alone${otherLength(report, entry)}, ${entry.gpu}, ${entry.runtime} (predicted)`, seconds(entry.page_seconds),
-      `${seconds(entry.bands.page_seconds.low)} to ${seconds(entry.bands.page_seconds.high)}`)),
+      `Page alone${otherLength(report, entry)} on ${entry.gpu} (predicted)`, seconds(entry.page_seconds),
+      `${seconds(entry.bands.page_seconds.low)} to ${seconds(entry.bands.page_seconds.high)}`, runtimeText(entry))),
   ].filter(Boolean);
   const made = element("section", { class: "plain", id: "summary", "aria-labelledby": "summary-title" },
-    element("h1", { id: "summary-title" }, metadata.model.id),
+    element("h1", { id: "summary-title" }, title),
     element("p", { class: "lead" }, `${headline}.`),
     element("p", {}, answer(report)),
     element("div", { class: "cards" }, ...cards),
     facts([
       ["Page", workload.page && `${workload.page.join(" x ")} pixels`],
-      ["Views", workload.views && workload.views.map((view) => `${view.count} of ${view.resolution} x ${view.resolution}`).join(", ")],
+      ["Views", workload.views && workload.views.map((view) => `${view.count} of ${view.resolution} x ${view.height ?? view.resolution}`).join(", ")],
       ["Grid", workload.grid && workload.grid.join(" x ")],
       ["Batch", `${plural(workload.batch_size, "prompt")}${pages > workload.batch_size ? `, ${plural(pages, "page")}` : ""}`],
       ["New tokens", exact(workload.max_new_tokens)],
@@ -95,7 +95,7 @@ function slowest(report, entry) {
   const longest = parts.indexOf(Math.max(...parts));
   const name = stageNames(report)[longest] ?? OUTSIDE;
   const bound = entry.stages[name] ? `, bound by ${entry.stages[name].bound}` : "";
-  return `Predicted on ${entry.gpu}, ${entry.runtime}: ${seconds(entry.page_seconds)} for a page alone, `
+  return `Predicted on ${entry.gpu}, ${runtimeText(entry)}: ${seconds(entry.page_seconds)} for a page alone, `
     + `${percent(parts[longest] / entry.page_seconds)} of it in ${name}${bound}. `;
 }
 
@@ -105,13 +105,13 @@ function stageSection(report) {
   const count = (label, key, unit) => ({ label, unit, kind: "number", value: (row) => row[key] });
   section("stages", "Stages", `${COUNTED}${report.time.length > 0 ? "; seconds predicted" : ""}`,
     element("p", { class: "lead" }, "Each bar is the whole batch: its prefill pass and all its decode steps. The table's last row is a single step."),
-    chartPlace("stage-bars", "Stages stacked to the whole: FLOPs, bytes, parameters and, if predicted, seconds", 130 + 62 * (3 + report.time.length)),
+    chartPlace("stage-bars", "Stages stacked to the whole: FLOPs, bytes, parameters and, if predicted, seconds", STACKS_HEIGHT + SHARE_HEIGHT * (3 + report.time.length)),
     table("stage-table", "Stages", [
       { label: "Stage", kind: "text", value: (row) => (row.name === decode ? `${row.name} step` : row.name) },
       count("Parameters", "params"), count("Calls", "calls"), count("FLOPs", "flops", "FLOPs"),
       count("Matrix", "matrix_flops", "FLOPs"), count("Other", "vector_flops", "FLOPs"),
       count("Read", "bytes_read", "bytes"), count("Written", "bytes_written", "bytes"),
-      { label: "Intensity", unit: "FLOPs/byte", kind: "number", value: (row) => row.arithmetic_intensity, show: (row) => short(row.arithmetic_intensity) },
+      { label: "Intensity", unit: "FLOPs/byte", kind: "number", value: (row) => row.arithmetic_intensity, show: (row) => ratioText(row.arithmetic_intensity) },
       count("Activations", "activations", "elements"),
     ], rows));
   drawings.push(() => drawStackedBars("stage-bars", report));
@@ -127,7 +127,7 @@ function rooflineSection(report, roofs, entries) {
     { label: "Stage", kind: "text", value: (row) => row.stage },
     { label: "FLOPs", unit: "FLOPs", kind: "number", value: (row) => row.flops },
     { label: "Bytes", unit: "bytes", kind: "number", value: (row) => row.bytes },
-    { label: "Intensity", unit: "FLOPs/byte", kind: "number", value: (row) => row.intensity, show: (row) => short(row.intensity) },
+    { label: "Intensity", unit: "FLOPs/byte", kind: "number", value: (row) => row.intensity, show: (row) => ratioText(row.intensity) },
     { label: "Bound", ofGpu: true, kind: "text", value: (row) => bestCase(row, roof).bound ?? "-" },
     { label: "At least", unit: "at the GPU's peaks", ofGpu: true, kind: "number", value: (row) => bestCase(row, roof).seconds,
       show: (row) => seconds(bestCase(row, roof).seconds) },
@@ -164,21 +164,21 @@ function timeSection(report, curves, missing) {
   place.append(
     element("h3", {}, "A page alone"),
     table("time-table", "Predicted seconds of a page alone", [
-      { label: "GPU", kind: "text", value: (row) => row.gpu }, { label: "Runtime", kind: "text", value: (row) => row.runtime },
+      { label: "GPU", kind: "short", value: (row) => row.gpu }, { label: "Runtime", kind: "short", value: runtimeText },
       time("First token", "ttft_seconds"), time("Each token after it", "tpot_seconds"), time("Page", "page_seconds"),
-      { label: "Most pages at a time", kind: "number", value: (row) => row.largest_concurrency },
+      { label: "Most pages at once", kind: "number", value: (row) => row.largest_concurrency },
     ], report.time),
     element("h3", {}, "Under load"), loadTable(report),
   );
 }
 
 function loadTable(report) {
-  const rows = report.time.flatMap((entry) => entry.throughput.map((load) => ({ gpu: entry.gpu, runtime: entry.runtime, ...load })));
+  const rows = report.time.flatMap((entry) => entry.throughput.map((load) => ({ gpu: entry.gpu, runtime: runtimeText(entry), ...load })));
   const columns = [
-    { label: "GPU", kind: "text", value: (row) => row.gpu }, { label: "Runtime", kind: "text", value: (row) => row.runtime },
-    { label: "Pages at a time", kind: "number", value: (row) => row.concurrency },
-    { label: "Throughput", unit: "pages/s", kind: "number", value: (row) => row.pages_per_second, show: (row) => short(row.pages_per_second) },
-    { label: "Tokens", unit: "tokens/s", kind: "number", value: (row) => row.tokens_per_second, show: (row) => short(row.tokens_per_second) },
+    { label: "GPU", kind: "short", value: (row) => row.gpu }, { label: "Runtime", kind: "short", value: (row) => row.runtime },
+    { label: "Pages at once", kind: "number", value: (row) => row.concurrency },
+    { label: "Throughput", unit: "pages/s", kind: "number", value: (row) => row.pages_per_second, show: (row) => rateText(row.pages_per_second) },
+    { label: "Tokens", unit: "tokens/s", kind: "number", value: (row) => row.tokens_per_second, show: (row) => fixed(row.tokens_per_second, 0) },
     { label: "First token", kind: "number", value: (row) => row.ttft_seconds, show: (row) => seconds(row.ttft_seconds) },
     { label: "Page", kind: "number", value: (row) => row.page_seconds, show: (row) => seconds(row.page_seconds) },
     { label: "Memory", unit: "bytes", kind: "number", value: (row) => row.memory_bytes },
@@ -187,7 +187,7 @@ function loadTable(report) {
   ];
   if (rows.some((row) => row.cost_per_thousand_pages !== null)) {
     columns.push({ label: "1,000 pages", unit: "currency of the price", kind: "number",
-      value: (row) => row.cost_per_thousand_pages, show: (row) => short(row.cost_per_thousand_pages) });
+      value: (row) => row.cost_per_thousand_pages, show: (row) => priceText(row.cost_per_thousand_pages) });
   }
   return table("load-table", "Predicted throughput", columns, rows);
 }
@@ -208,7 +208,7 @@ function moduleSection(report, modules, zoom) {
     count("Calls", "calls"), count("Parameters", "params"), count("FLOPs", "flops", "with all below"),
     count("Own FLOPs", "own", "without children"), count("Bytes", "bytes", "with all below"),
     count("Own bytes", "ownBytes", "without children"),
-    { label: "Intensity", unit: "FLOPs/byte", kind: "number", value: (row) => ratio(row), show: (row) => short(ratio(row)) },
+    { label: "Intensity", unit: "FLOPs/byte", kind: "number", value: (row) => ratio(row), show: (row) => ratioText(ratio(row)) },
   ].filter((column) => column.label !== "Parameters" || rows.some((row) => row.params !== null));
   section("module-rows", "Modules", COUNTED, table("module-table", "Modules", columns, rows, { sortedBy: "FLOPs", searched: true }));
 }

@@ -1,7 +1,8 @@
 // The roofline of a GPU with every operator on it: its FLOPs per byte, and the most that the GPU can
 // reach there. Diamonds are stages as predicted by the time model.
 
-const LABEL_PLACES = ["middle left", "bottom right", "bottom center", "bottom left", "middle right"];
+const LABEL_HEIGHT = 18;
+const MARK_RADIUS = 11;
 const MATRIX_FAMILIES = new Set(["gemm", "attention", "convolution"]);
 
 /** Operators of every stage: {stage, operator, family, flops, bytes}; bytes null if unknown. */
@@ -62,7 +63,7 @@ function roofline(id, report, roofs, entries, rows, onGpu) {
   drawings.push(drawChart);
   return {
     controls: element("div", { class: "controls" }, select),
-    figure: chartPlace(`${id}-chart`, "Roofline: FLOPs per second over FLOPs per byte, operators as dots", 560),
+    figure: chartPlace(`${id}-chart`, "Roofline: FLOPs per second over FLOPs per byte, operators as dots", 520),
     caption,
   };
 }
@@ -74,7 +75,7 @@ function roofCaption(roof, rows) {
     ? "its fp32 rate outside the matrix units is unknown, so all operators are shown under the matrix roof"
     : `${scaled(roof.vector_flops_per_second, "FLOP/s")} outside the matrix units`;
   return `${roof.title}: ${scaled(roof.matrix_flops_per_second, "FLOP/s")} dense ${roof.dtype}, `
-    + `${vector}, ${scaled(roof.bytes_per_second, "B/s")}; memory bounds matrix products below ${short(ridge)} FLOPs/byte. `
+    + `${vector}, ${scaled(roof.bytes_per_second, "B/s")}; memory bounds matrix products below ${ratioText(ridge)} FLOPs/byte. `
     + `A dot is at the most that the GPU could reach; its area is its share of the stage's bytes. `
     + `${plural(still, "operator")} that compute${still === 1 ? "s" : ""} nothing and only move${still === 1 ? "s" : ""} bytes `
     + `${still === 1 ? "is" : "are"} only in the table. Peaks: ${roof.source}${roof.weak ? `; poorly sourced: ${roof.weak}` : ""}.`;
@@ -92,15 +93,15 @@ function drawRoofline(id, report, roof, entries, rows) {
     ...stages.map((stage) => operatorTrace(stage, points.filter((row) => row.stage === stage), roof, colours.get(stage))),
     ...stageTraces(report, roof, entries, colours),
   ];
+  const labelled = traces.find((trace) => trace.labels);
   draw(id, traces, {
-    height: 560, hovermode: "closest",
-    xaxis: decades("arithmetic intensity [FLOPs/byte]", "", { range: [Math.log10(least), Math.log10(most)] }),
-    yaxis: decades("rate [FLOP/s]", "FLOP/s", {
+    height: 520, hovermode: "closest",
+    xaxis: decades("arithmetic intensity [FLOPs/byte]", { range: [Math.log10(least), Math.log10(most)] }),
+    yaxis: decades("rate [FLOP/s]", {
       range: [Math.log10(least * roof.bytes_per_second / 2), Math.log10(2 * roof.matrix_flops_per_second)],
     }),
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, itemsizing: "constant" },
-    margin: { l: 90, r: 20, t: 30, b: 60 },
-  });
+  }, labelled && ((size, axes) => labelsBeside(labelled, traces, size, axes)));
 }
 
 function roofTrace(name, peak, roof, least, most, dash) {
@@ -124,7 +125,7 @@ function operatorTrace(stage, points, roof, colour) {
     hovertext: points.map((row) => {
       const best = bestCase(row, roof);
       return `<b>${plain(row.operator)}</b> (${plain(row.family)}), ${plain(stage)}<br>${exact(row.flops)} FLOPs<br>`
-        + `${exact(row.bytes)} bytes<br>${short(row.intensity)} FLOPs/byte, bound by ${best.bound}<br>`
+        + `${exact(row.bytes)} bytes<br>${ratioText(row.intensity)} FLOPs/byte, bound by ${best.bound}<br>`
         + `at least ${seconds(best.seconds)} on ${plain(roof.title)}`;
     }),
     hovertemplate: "%{hovertext}<extra></extra>",
@@ -138,20 +139,58 @@ function stageTraces(report, roof, entries, colours) {
     const found = Object.entries(entry.stages).filter(([, stage]) => stage.peak_share > 0 && stage.bandwidth_share > 0);
     const rates = found.map(([, stage]) => stage.peak_share * roof.matrix_flops_per_second);
     return {
-      type: "scatter", mode: order === 0 ? "markers+text" : "markers", name: `stages, predicted, ${entry.runtime}`,
+      type: "scatter", mode: "markers", name: `stages, predicted, ${runtimeText(entry)}`,
       x: found.map(([, stage], index) => rates[index] / (stage.bandwidth_share * roof.bytes_per_second)),
-      y: rates, text: found.map(([name]) => plain(name)),
-      textposition: found.map((_, index) => LABEL_PLACES[index % LABEL_PLACES.length]),
+      y: rates, labels: order === 0 ? found.map(([name]) => name) : null,
       marker: {
         symbol: marks[entry.runtime], size: 15, line: { color: "#111111", width: 1.5 },
         color: found.map(([name]) => colours.get(stageLabelOfOne(report, name))),
       },
       hovertext: found.map(([name, stage], index) => (
-        `<b>${plain(name)}</b>, predicted, ${plain(entry.runtime)}<br>${seconds(stage.seconds)} `
+        `<b>${plain(name)}</b>, predicted, ${plain(runtimeText(entry))}<br>${seconds(stage.seconds)} `
         + `(${seconds(stage.low)} to ${seconds(stage.high)}), ${stage.bound}-bound<br>`
         + `${scaled(rates[index], "FLOP/s")} of matrix products: ${percent(stage.peak_share)} of the peak`
       )),
       hovertemplate: "%{hovertext}<extra></extra>",
     };
   });
+}
+
+/** Names beside the points of a trace, where they cover neither each other nor a point of it, and no other if possible. */
+function labelsBeside(trace, traces, { w, h }, { xaxis, yaxis }) {
+  const along = (axis, length, value) => length * (Math.log10(value) - axis.range[0]) / (axis.range[1] - axis.range[0]);
+  const points = trace.x.map((x, index) => [along(xaxis, w, x), h - along(yaxis, h, trace.y[index])]);
+  const dots = traces.filter((each) => each.marker && !each.labels).flatMap((each) => each.x.map((x, index) => (
+    boxAround(along(xaxis, w, x), h - along(yaxis, h, each.y[index]), each.marker.size[index], each.marker.size[index]))));
+  const taken = points.map(([x, y]) => boxAround(x, y, 2 * MARK_RADIUS, 2 * MARK_RADIUS));
+  return trace.labels.map((name, index) => {
+    const [x, y] = points[index];
+    const width = textWidth(name) + 8;
+    const places = [0, 1, 2, 3, 4, 5].flatMap((ring) => directions(ring, width));
+    const isFree = ([dx, dy], others) => {
+      const box = boxAround(x + dx, y + dy, width, LABEL_HEIGHT);
+      return box.left >= 0 && box.right <= w && box.top >= 0 && box.bottom <= h && !others.some((each) => overlap(each, box));
+    };
+    const all = [...taken, ...dots];
+    const [ax, ay] = places.find((each) => isFree(each, all)) ?? places.find((each) => isFree(each, taken)) ?? places[0];
+    taken.push(boxAround(x + ax, y + ay, width, LABEL_HEIGHT));
+    return {
+      x: Math.log10(trace.x[index]), y: Math.log10(trace.y[index]), ax, ay, text: plain(name),
+      showarrow: true, arrowhead: 0, arrowwidth: 1, arrowcolor: "#78848f", standoff: MARK_RADIUS, borderpad: 0,
+    };
+  });
+}
+
+/** Offsets of a text's centre from its point, nearest first in each ring. */
+function directions(ring, width) {
+  const [dx, dy] = [MARK_RADIUS + 2 + width / 2 + 18 * ring, MARK_RADIUS + 2 + LABEL_HEIGHT / 2 + 18 * ring];
+  return [[dx, 0], [-dx, 0], [0, dy], [0, -dy], [dx, dy], [-dx, dy], [dx, -dy], [-dx, -dy]];
+}
+
+function boxAround(x, y, width, height) {
+  return { left: x - width / 2, right: x + width / 2, top: y - height / 2, bottom: y + height / 2 };
+}
+
+function overlap(one, other) {
+  return one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom;
 }

@@ -1,5 +1,17 @@
 // Stages stacked to the whole: one bar per quantity in a report, one bar per report in a comparison.
 
+const STACKS_HEIGHT = 80;
+const SHARE_HEIGHT = 62;
+const COMPARED_HEIGHT = 42;
+/** Texts that don't fit into their bars are left out. */
+const FITTING = { mode: "hide", minsize: 12 };
+
+/** Pixels of a chart whose rows are at least so high, and as high as the longest label needs. */
+function rowsHeight(labels, least) {
+  const most = Math.max(...labels.map((label) => label.split("<br>").length));
+  return STACKS_HEIGHT + labels.length * Math.max(forPaper(least), 18 * most + 6);
+}
+
 /** Stages of a report in order, and the sum of all decode steps. */
 function stageNames(report) {
   return Object.keys(report.stages);
@@ -41,7 +53,7 @@ function stackedBars(report) {
   ];
   for (const entry of report.time) {
     bars.push({
-      label: `Seconds, predicted<br>${plain(entry.gpu)}, ${plain(entry.runtime)}`,
+      label: `Seconds, predicted, ${entry.gpu}, ${runtimeText(entry)}`,
       values: secondsByStage(report, entry), text: seconds,
     });
   }
@@ -49,7 +61,7 @@ function stackedBars(report) {
 }
 
 /** Bars whose parts are shares of their own whole: quantities of different units side by side. */
-function shareTraces(report, bars) {
+function shareTraces(report, bars, labels) {
   const names = [...stageNames(report), OUTSIDE];
   const colours = stageColours(names);
   const sums = bars.map((bar) => bar.values.reduce((sum, value) => sum + value, 0));
@@ -58,10 +70,10 @@ function shareTraces(report, bars) {
     const shares = values.map((value, bar) => (sums[bar] ? value / sums[bar] : 0));
     return {
       type: "bar", orientation: "h", name: plain(stageLabel(report, name)),
-      y: bars.map((bar) => bar.label), x: shares.map((share) => 100 * share),
+      y: labels, x: shares.map((share) => 100 * share),
       marker: { color: colours.get(name) }, insidetextanchor: "middle", textposition: "inside",
-      text: values.map((value, bar) => (shares[bar] >= 0.07 ? `${bars[bar].text(value)}<br>${percent(shares[bar])}` : "")),
-      textangle: 0, textfont: { color: "#ffffff", size: 12 }, constraintext: "none",
+      text: values.map((value, bar) => (value ? `${bars[bar].text(value)}<br>${percent(shares[bar])}` : "")),
+      textangle: 0, textfont: { color: "#ffffff", size: 12 },
       hovertext: values.map((value, bar) => (
         `${plain(stageLabel(report, name))}: ${bars[bar].text(value)}, ${percent(shares[bar])} of ${bars[bar].text(sums[bar])}`
       )),
@@ -77,8 +89,9 @@ function stageLabel(report, name) {
 
 function drawStackedBars(id, report) {
   const bars = stackedBars(report);
-  draw(id, shareTraces(report, bars), {
-    barmode: "stack", height: 130 + 62 * bars.length,
+  const labels = bars.map((bar) => wrapped(bar.label, isNarrow(id) ? 105 : 170));
+  draw(id, shareTraces(report, bars, labels), {
+    barmode: "stack", height: rowsHeight(labels, SHARE_HEIGHT), uniformtext: FITTING,
     xaxis: axis("share of the whole [%]", { range: [0, 100] }),
     yaxis: { automargin: true, autorange: "reversed" },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
@@ -94,32 +107,26 @@ function drawComparedBars(id, names, reports, order, quantity) {
     return new Map([...stageNames(report), OUTSIDE].map((name, index) => [name, values[index] ?? 0]));
   });
   const sums = columns.map((column) => [...column.values()].reduce((sum, value) => sum + value, 0));
-  const longest = Math.max(...sums);
-  const shown = names.map(wrapped);
+  const shown = names.map((name) => wrapped(name, isNarrow(id) ? 90 : 200));
   const traces = stages.map((stage) => ({
     type: "bar", orientation: "h", name: plain(stage), y: shown,
     x: columns.map((column) => column.get(stage) ?? 0), marker: { color: colours.get(stage) },
-    insidetextanchor: "middle", textposition: "inside", textangle: 0, constraintext: "none",
+    insidetextanchor: "middle", textposition: "inside", textangle: 0,
     textfont: { color: "#ffffff", size: 12 },
-    text: columns.map((column) => (column.get(stage) >= 0.09 * longest ? quantity.text(column.get(stage)) : "")),
+    text: columns.map((column) => (column.get(stage) ? quantity.text(column.get(stage)) : "")),
     hovertext: columns.map((column, index) => (
       `${plain(names[index])}, ${plain(stage)}: ${quantity.text(column.get(stage) ?? 0)}`
     )),
     hovertemplate: "%{hovertext}<extra></extra>",
   }));
   draw(id, traces, {
-    barmode: "stack", height: 150 + 42 * reports.length, margin: { l: 70, r: 110, t: 30, b: 60 },
-    xaxis: axis(quantity.title, { ticksuffix: "", rangemode: "tozero", exponentformat: "SI" }),
+    barmode: "stack", height: rowsHeight(shown, COMPARED_HEIGHT), uniformtext: FITTING,
+    margin: { l: 50, r: 12 + Math.max(...sums.map((sum) => textWidth(quantity.text(sum)))), t: 20, b: 60 },
+    xaxis: axis(quantity.title, { range: [0, 1.03 * Math.max(...sums)], exponentformat: "SI", nticks: isNarrow(id) ? 4 : 0 }),
     yaxis: { automargin: true, autorange: "reversed", type: "category" },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
     annotations: sums.map((sum, index) => ({
       x: sum, y: shown[index], text: quantity.text(sum), showarrow: false, xanchor: "left", xshift: 6,
     })),
   });
-}
-
-/** A long name, wrapped. */
-function wrapped(name) {
-  const pieces = String(name).match(/.{1,28}(?:[\s,/]|$)|.{1,28}/g) ?? [String(name)];
-  return pieces.map(plain).join("<br>");
 }

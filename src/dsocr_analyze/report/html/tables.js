@@ -7,7 +7,7 @@ const ROWS_SHOWN = [50, 250, Infinity];
  * A table.
  * @param {string} id Prefix of the ids of its controls.
  * @param {string} caption What it holds.
- * @param columns {label, unit, value(row), show(row), kind}: `kind` is text, name, path or number; `show`
+ * @param columns {label, unit, value(row), show(row), kind}: `kind` is text, short, name, path or number; `show`
  *   gives a text or an element, by default the value with all its digits. What they give may
  *   change: the table's `refresh` then shows it, sorted and searched as before.
  * @param rows The rows.
