@@ -357,8 +357,8 @@ class ReadableReport(NamedTuple):
             for label, wordings in (*costs, *zip(repeat("time"), times, strict=False), *doubts)
         ]
         parts = [
-            as_markdown(f"Ran: {headline(report)}"),
             "# Static compute of one page",
+            as_markdown(f"Ran: {headline(report)}"),
             "## Summary",
             markdown_list(summary),
             *map(titled, tables_of(report)),
