@@ -41,6 +41,7 @@ from dsocr_analyze.report.table import (
     three_digits,
 )
 from dsocr_analyze.report.tables import PALETTE
+from dsocr_analyze.timing import runtime_text
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import ArchiveTimer, TimeRequested
@@ -119,6 +120,29 @@ _OTHERS: Final = {
     ),
 }
 """What a folder has besides pages, one and several of it."""
+
+
+def archive_answers(archive: Archive) -> Iterator[str]:
+    """What all pages take on each GPU, in hours and money; without a GPU, their FLOPs and bytes."""
+    document = archive.document
+    pages = counted(document.pages, "page")
+    for each in document.time:
+        runs = runtime_text(each.runtime, each.host)
+        cost = "" if each.cost is None else f", {price_text(each.cost)} in money"
+        needed = each.gpus_for_deadline
+        gpus = "" if needed is None else f"; {counted(needed, 'GPU')} for {each.deadline_hours:g} h"
+        yield (
+            f"{each.gpu}, {runs}, mode {each.mode}: {pages} take {three_digits(each.gpu_hours)}"
+            f" GPU-hours ({three_digits(each.low)} to {three_digits(each.high)}){cost}{gpus};"
+            f" {each.concurrency} at once, {three_digits(each.pages_per_second)} pages/s, bound by"
+            f" {each.bound}"
+        )
+    for totals in () if document.time else document.totals:
+        moved = totals.page_bytes_read + totals.page_bytes_written
+        yield (
+            f"mode {totals.mode}: {pages} cost {scaled(totals.page_flops)}FLOPs and move"
+            f" {bytes_text(moved)}"
+        )
 
 
 def archive_tables(archive: Archive, kind: str) -> list[Table]:

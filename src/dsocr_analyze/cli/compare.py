@@ -122,6 +122,7 @@ def compare(
             callback=options.in_any_case, group=help_text.OUTPUT,
         ),
     ] = None,
+    assumptions: bool = False,
     strict: bool = False,
     debug: bool = False,
     of_time: options.Added = options.SECONDS_OF_A_PAGE,
@@ -256,7 +257,7 @@ def _show(
 
     said = printing.Said(
         f"{headline}\n{found.opening()}", list(found.tables(shown)),
-        [printing.assumptions(found.assumptions)], [given["plot"]],
+        [printing.assumptions(context, found.assumptions)], [given["plot"]],
         partial(found.as_csv, shown), page,
     )  # fmt: skip
     charted = list(map(ChartedReport, found.names, reports, files))

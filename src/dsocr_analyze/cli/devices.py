@@ -108,6 +108,7 @@ def fit(
     of_page: options.Added = page_options.OF_A_PAGE,
     reserved: float = 0.1,
     output_format: str = "table",
+    assumptions: bool = False,
     strict: bool = False,
     debug: bool = False,
 ) -> None:  # fmt: skip
@@ -148,10 +149,14 @@ def fit(
         [document.workload], [element.name],
         [ATTENTION_NAMES[True] if flash_attention else architecture.attention],
     )  # fmt: skip
+    titles = [each.title for each in gpus]
     printing.emit(context, document, printing.Said(
-        f"Ran: {model_text(source)} by {by}\n{line}",
-        list(documents.fit_tables(document, [each.title for each in gpus])),
-        [printing.assumptions([*map(": ".join, fitting.ASSUMPTIONS.items()), *traced])],
+        "\n".join([
+            *documents.fit_answers(document, titles, is_named=bool(named)),
+            f"Ran: {model_text(source)} by {by}", line,
+        ]),
+        list(documents.fit_tables(document, titles)),
+        [printing.assumptions(context, [*map(": ".join, fitting.ASSUMPTIONS.items()), *traced])],
     ))  # fmt: skip
     if named and not all(each.fits for each in fits):
         raise typer.Exit(exits.NO)

@@ -264,8 +264,8 @@ SHARED: Final[Mapping[str, Any]] = {
     ),
     "concurrencies": option(
         "LIST",
-        "Pages in flight: 1,4,16 or 1:64, knee (the fewest with 90 % of the most pages per second)"
-        " or max (the most that fit).",
+        "Pages in flight: 1,4,16, 1:64, knee or max. The knee is the fewest with 90 % of the most"
+        " pages per second; max is the most that fit.",
         group=PREDICTION,
     ),
     "deadline": option(
@@ -352,6 +352,9 @@ SHARED: Final[Mapping[str, Any]] = {
         "Also write one HTML page that opens offline. It has charts, and tables to sort and search,"
         " and needs the extra 'html'.",
         "--html", group=OUTPUT,
+    ),
+    "assumptions": option(
+        None, "Print what the figures assume, one by one.", "--assumptions", group=OUTPUT
     ),
     "quiet": option(
         None, "Print only warnings, errors and what is asked for.", "--quiet", "-q", group=OUTPUT
@@ -501,7 +504,8 @@ def check_files(
 # --- what a command ran with ----------------------------------------------------------------------
 
 _ABOUT_THE_OUTPUT: Final = (
-    "output format json quiet yes plot x quantity forget keep html full junit markdown update"
+    "output format json quiet assumptions yes plot x quantity forget keep html full junit markdown"
+    " update"
 ).split()
 """Options about how results are written, not about their content."""
 

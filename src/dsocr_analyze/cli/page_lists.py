@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import ArchiveTimer, TimeRequested
 
 _LIST_CONCURRENCY: Final = 16
+_LISTED: Final = 4
+"""Most answers before the tables, which have all of them."""
 _HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
 _DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>[mhd]?)")
 
@@ -104,7 +106,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None) -> None:
         )
         context.obj.begin_writing()  # `output` is moved into place now
     written = [output, output and table_files.sidecar(output)]
-    printing.emit(context, found.document, _said(found, histogram, written), aside=written)
+    printing.emit(context, found.document, _said(context, found, histogram, written), aside=written)
     words.warn(
         context,
         [
@@ -131,11 +133,20 @@ def _check(given: Mapping[str, Any], *, has_gpu: bool) -> None:
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
 
 
-def _said(found: totals.Archive, histogram: str, written: Sequence[Path | None]) -> printing.Said:
+def _said(
+    context: typer.Context,
+    found: totals.Archive,
+    histogram: str,
+    written: Sequence[Path | None],
+) -> printing.Said:
     document = found.document
-    lines = [f"Ran: {model_text(document.model)} by the analytic engine"]
+    answers = [*shown.archive_answers(found)]
+    lines = [*answers[:_LISTED], f"Ran: {model_text(document.model)} by the analytic engine"]
     lines += () if document.files is None else shown.file_lines(document.files)
     assumed = dict.fromkeys(said for each in document.time for said in each.assumptions)
-    below = [printing.Lines("Notes", document.metadata.notes), printing.assumptions(assumed)]
+    below = [
+        printing.Lines("Notes", document.metadata.notes),
+        printing.assumptions(context, assumed),
+    ]
     tables = shown.archive_tables(found, histogram)
     return printing.Said("\n".join(lines), tables, below, written)

@@ -87,7 +87,7 @@ def plan(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FILE|FOLDER]",
+            metavar="FILE|FOLDER",
             show_default=False,
             help="The pages, or a sample of them, as for the command archive. Default: A4 pages,"
             " or those in --page or --mix.",
@@ -104,12 +104,12 @@ def plan(
     sliding_window: int | None = None,
     dtype: str = "bfloat16",
     output_format: str = "table",
-    quiet: bool = False,
+    assumptions: bool = False,
     strict: bool = False,
     debug: bool = False,
     of_time: options.Added = _OF_TIME,
 ) -> None:
-    """Say how many GPUs many pages need, with how many at once, and what they cost.
+    """Say how many GPUs a number of pages needs, and what they cost.
 
     Each GPU takes the fewest pages at once with 90 % of its most pages per second (the knee), or
     fewer if the first token comes too late; exit with 1 if it does even for a page alone.
@@ -152,7 +152,7 @@ def plan(
     words.warn(context, setting.warnings_of_modes(architecture, [chosen]), arguments=())
     printing.emit(context, document, printing.Said(
         plan_tables.answer(document), [*plan_tables.plan_tables(document)],
-        [printing.assumptions(document.assumptions)],
+        [printing.assumptions(context, document.assumptions)],
     ))  # fmt: skip
     if document.gpus[0].point is None:
         raise typer.Exit(exits.NO)

@@ -14,6 +14,7 @@ import typer
 from dsocr_analyze.cli.streams import complain
 from dsocr_analyze.output_files import write_files
 from dsocr_analyze.report import opening, table
+from dsocr_analyze.report.table import counted
 
 if TYPE_CHECKING:
     from dsocr_analyze.pictures.picture import Picture
@@ -32,17 +33,26 @@ _LEAST_WIDTH: Final = 40
 
 
 class Lines(NamedTuple):
-    """Lines below the tables, and what stands before each on a terminal."""
+    """Lines below the tables, and what stands before each on a terminal.
+
+    Attributes:
+        briefly: What a terminal has in place of them; empty for the lines themselves.
+    """
 
     title: str
     lines: Sequence[str]
     before: str = "Note: "
     indent: str = "  "
+    briefly: str = ""
 
 
-def assumptions(sentences: Iterable[str]) -> Lines:
-    """What predicted seconds assume."""
-    return Lines("Assumptions", [*sentences], "Assumed: ")
+def assumptions(context: typer.Context, sentences: Iterable[str]) -> Lines:
+    """What the figures assume; a terminal lists it with `--assumptions`."""
+    found = [*sentences]
+    briefly = ""
+    if found and not context.params["assumptions"]:
+        briefly = f"{counted(len(found), 'assumption')}: --assumptions lists them"
+    return Lines("Assumptions", found, "Assumed: ", briefly=briefly)
 
 
 class Said(NamedTuple):
@@ -69,8 +79,10 @@ class Said(NamedTuple):
         for each in filter(None, self.tables):
             yield from table.table_lines(each, width)
             yield table.Line("")
-        for _, lines, before, indent in self.below:
-            for line in lines:
+        for _, lines, before, indent, briefly in self.below:
+            if briefly:
+                yield table.Line(briefly)
+            for line in () if briefly else lines:
                 yield from map(table.Line, table.wrap(f"{before}{line}", width, indent=indent))
         for path in filter(None, self.written):
             yield table.Line(f"wrote {path}")

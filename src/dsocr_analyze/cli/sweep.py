@@ -130,6 +130,7 @@ def sweep(
     arch: str | None = None,
     config: Path | None = None,
     results: options.Added = _RESULTS,
+    assumptions: bool = False,
     strict: bool = False,
     debug: bool = False,
     of_time: options.Added = options.SECONDS_OF_MANY,
@@ -188,8 +189,9 @@ def _count_combinations(context: typer.Context, time: TimeRequested | None, quan
             f"the sweep has {asked.rows:,} rows; give shorter ranges, or --yes to start it anyway"
         )
     warnings = _write(context, asked, counted, opening, quantity)
-    for note in notes:
-        words.note(context, f"assumed: {note}")
+    said = printing.assumptions(context, notes)
+    for note in [said.briefly] if said.briefly else [f"assumed: {each}" for each in notes]:
+        words.note(context, note)
     words.warn(context, [*counted.warnings, *warnings])
 
 
@@ -338,6 +340,7 @@ def archive(
     arch: str | None = None,
     config: Path | None = None,
     results: options.Added = _OF_TOTALS,
+    assumptions: bool = False,
     strict: bool = False,
     debug: bool = False,
     of_time: options.Added = options.SECONDS_OF_A_LIST,

@@ -34,6 +34,9 @@ _OF_TIME: Final[options.Added] = {
     "concurrency": (Annotated[str, "concurrencies"], "1,4,16"),
     **options.OF_PREDICTIONS,
 }
+_LISTED: Final = 4
+"""With more predictions, a table of one row each replaces the tables of each."""
+
 _BenchmarkOption = Annotated[
     list[Path] | None,
     options.option(
@@ -85,6 +88,7 @@ def time(
             group=help_text.OUTPUT,
         ),
     ] = None,
+    assumptions: bool = False,
     strict: bool = False,
     debug: bool = False,
     of_time: options.Added = _OF_TIME,
@@ -143,10 +147,17 @@ def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_a
         attention = ATTENTION_NAMES[asked.flash_attention]
         return throughput_picture(report, asked.dtype, attention, context.params["config"])
 
+    is_long = len(entries) > _LISTED
+    answers = time_tables.time_answers(entries, report.workload.max_new_tokens)
     said = printing.Said(
-        time_tables.headline(report.model, report.workload),
-        [time_tables.overview(entries)] if len(entries) > 4 else time_tables.time_tables(entries),
-        [printing.assumptions(time_tables.time_notes(entries))],
+        "\n".join(
+            [
+                *(wordings[0] for wordings in answers[: 1 if is_long else None]),
+                time_tables.headline(report.model, report.workload),
+            ]
+        ),
+        [time_tables.overview(entries)] if is_long else time_tables.time_tables(entries),
+        [printing.assumptions(context, time_tables.time_notes(entries))],
         [context.params["plot"]],
     )
     printing.emit(context, report, said, picture=picture)
@@ -251,6 +262,6 @@ def _compare(
         list(measured.benchmark_tables(report)),
         [
             printing.Lines("Notes", [*doubts, where]),
-            printing.assumptions(time_tables.time_notes(each.time for each in entries)),
+            printing.assumptions(context, time_tables.time_notes(each.time for each in entries)),
         ],
     ))  # fmt: skip

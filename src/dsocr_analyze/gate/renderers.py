@@ -32,7 +32,7 @@ class ReadableCheck(NamedTuple):
         against = "" if check.baseline is None else f" against {check.baseline.title}"
         workloads = counted(len(check.workloads), "workload")
         lines = [
-            *_wrapped([f"check: {workloads}{against}: {_result(check)}"], width),
+            *_wrapped([f"{_result(check)}: check of {workloads}{against}"], width),
             *_wrapped(_warnings(check.warnings), width, "  "),
             *(line for each in check.workloads for line in _text_of(each, width)),
         ]

@@ -259,6 +259,26 @@ class FitDocument(PageOpening, frozen=True, kw_only=True):
     gpus: tuple[GpuFit, ...]
 
 
+def fit_answers(document: FitDocument, titles: Sequence[str], *, is_named: bool) -> list[str]:
+    """Whether the batch fits: one line per named GPU, or how many GPUs of the catalogue hold it."""
+    what = counted(document.workload.batch_size, "page")
+    need = bytes_text(document.gpus[0].needed_bytes)
+    if not is_named:
+        fitting = sum(each.fits and not each.lacks for each in document.gpus)
+        return [f"{what} ({need}) fits on {fitting} of {len(document.gpus)} GPUs"]
+    return [
+        f"{'Yes' if each.fits else 'No'}: {what} {'needs' if what.startswith('1 ') else 'need'}"
+        f" {need}, and {title} has {bytes_text(each.usable_bytes)} free; at most {_most(each)} at"
+        f" once, {_most(each.one_at_a_time)} one at a time"
+        for title, each in zip(titles, document.gpus, strict=True)
+    ]
+
+
+def _most(need: BatchNeed) -> str:
+    limit = "" if need.limit is None else f" (limited by {need.limit})"
+    return f"{need.largest_batch:,}{limit}"
+
+
 def fit_tables(document: FitDocument, titles: Sequence[str]) -> Iterator[Table]:
     """What the requested batch needs, and the largest batches; `titles` name the GPUs."""
     # The requested batch needs the same on every GPU.

@@ -1,6 +1,5 @@
 """The report for readers, as Markdown and for a terminal."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, repeat
 from operator import attrgetter
@@ -21,10 +20,7 @@ from dsocr_analyze.report.table import (
     markdown_list,
     markdown_table,
     percent_text,
-    price_text,
-    rate_text,
     ratio_text,
-    seconds_text,
     shortened,
     table_lines,
     titled,
@@ -40,15 +36,12 @@ from dsocr_analyze.report.tables import (
     tables_of,
     top_modules,
 )
-from dsocr_analyze.timing import LoadedGpu, TimeEntry
+from dsocr_analyze.report.time_tables import Wordings, time_answers
 
 _MOST_LINES: Final = 12
 _LABEL_WIDTH: Final = 8
 _ROOM: Final = 80 - _LABEL_WIDTH
 
-
-Wordings: TypeAlias = Sequence[str]
-"""A statement's wordings, longest first."""
 
 Statements: TypeAlias = list[tuple[str, Wordings]]
 """Statements with their subjects, of at most seven characters."""
@@ -65,7 +58,7 @@ def _answer_of(report: Report) -> tuple[Statements, list[Wordings], Statements]:
             (one, _page(report)),
             ("memory", _memory(report)),
         ],
-        _times(report.time, report.workload.max_new_tokens),
+        time_answers(report.time, report.workload.max_new_tokens),
         [
             ("mostly", _dominant(report, one)),
             ("bound", _bound(report)),
@@ -206,43 +199,6 @@ def _memory(report: Report) -> Sequence[str]:
         f"{what} in all at the prefill pass's peak",
         f"{what} at the prefill pass's peak",
         f"{what} peak of prefill",
-    )
-
-
-def _times(entries: Sequence[TimeEntry], max_new_tokens: int) -> list[Wordings]:
-    """One per prediction: the cheapest if prices are known, then the fastest."""
-    ranked = sorted(entries, key=attrgetter("page_seconds"))
-    cheapest, least = None, math.inf
-    for entry in ranked:
-        if (cost := _best(entry).cost_per_thousand_pages) and cost < least:
-            cheapest, least = entry, cost
-    if cheapest is not None:
-        ranked.remove(cheapest)
-        ranked.insert(0, cheapest)
-    return list(map(_time, ranked, repeat(max_new_tokens)))
-
-
-def _best(entry: TimeEntry) -> LoadedGpu:
-    return max(entry.throughput, key=attrgetter("pages_per_second"))
-
-
-def _time(entry: TimeEntry, max_new_tokens: int) -> Sequence[str]:
-    load, cost = _best(entry), _best(entry).cost_per_thousand_pages
-    corrected = "" if entry.assumptions.correction is None else ", corrected"
-    alone = f"{entry.gpu}, {entry.runtime_text}{corrected}: {seconds_text(entry.page_seconds)}"
-    rate, many = rate_text(load.pages_per_second), f"{load.concurrency:,}"
-    each = "" if cost is None else f", {price_text(cost)} per 1,000 pages"
-    each += "" if load.fits else f"; only {entry.largest_concurrency} fit"
-    few = each.replace(" pages", "")
-    page, short, mean = "a page", "a page", entry.assumptions.new_tokens_mean
-    if mean != max_new_tokens:  # which the counts above are for
-        page, short = f"a page of {mean:,.0f} new tokens", f"for {mean:,.0f} tokens"
-    return (
-        f"{alone} {page}, bound by {load.bound}; {rate} pages/s ({many} at once){each}",
-        f"{alone} {page}; {rate} pages/s ({many} at once){each}",
-        f"{alone} {page}; {rate} pages/s ({many} at once){few}",
-        f"{alone} {short}; {rate} pages/s at {many}{few}",
-        f"{alone} {short}; {rate}/s at {many}{few}",
     )
 
 

@@ -1,8 +1,10 @@
 """Predicted seconds: the document of `dsocr-analyze time`, and tables."""
 
-from collections.abc import Iterable, Iterator
-from itertools import compress
-from operator import itemgetter
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress, repeat
+from operator import attrgetter, itemgetter
+from typing import TypeAlias
 
 from dsocr_analyze.figures import Model
 from dsocr_analyze.report.opening import PageOpening, Workload, model_text
@@ -15,11 +17,69 @@ from dsocr_analyze.report.table import (
     rate_text,
     seconds_text,
 )
-from dsocr_analyze.timing import Interval, TimeEntry, TimeStage
+from dsocr_analyze.timing import Interval, LoadedGpu, TimeEntry, TimeStage
 
 
 def _band(band: Interval | TimeStage) -> str:
     return f"{seconds_text(band.low)} to {seconds_text(band.high)}"
+
+
+Wordings: TypeAlias = Sequence[str]
+"""A statement's wordings, longest first."""
+
+
+def time_answers(entries: Sequence[TimeEntry], max_new_tokens: int) -> list[Wordings]:
+    """One per prediction: the cheapest if prices are known, then the fastest."""
+    ranked = sorted(entries, key=attrgetter("page_seconds"))
+    cheapest, least = None, math.inf
+    for entry in ranked:
+        if (cost := _best(entry).cost_per_thousand_pages) and cost < least:
+            cheapest, least = entry, cost
+    if cheapest is not None:
+        ranked.remove(cheapest)
+        ranked.insert(0, cheapest)
+    return list(map(_answer, ranked, repeat(max_new_tokens)))
+
+
+def _best(entry: TimeEntry) -> LoadedGpu:
+    return max(entry.throughput, key=attrgetter("pages_per_second"))
+
+
+def _answer(entry: TimeEntry, max_new_tokens: int) -> Wordings:
+    load, cost = _best(entry), _best(entry).cost_per_thousand_pages
+    corrected = "" if entry.assumptions.correction is None else ", corrected"
+    alone = f"{entry.gpu}, {entry.runtime_text}{corrected}: {seconds_text(entry.page_seconds)}"
+    rate, many = rate_text(load.pages_per_second), f"{load.concurrency:,}"
+    each = "" if cost is None else f", {price_text(cost)} per 1,000 pages"
+    each += "" if load.fits else f"; only {entry.largest_concurrency} fit"
+    few = each.replace(" pages", "")
+    page, short, mean = "a page", "a page", entry.assumptions.new_tokens_mean
+    if mean != max_new_tokens:  # which the counts above are for
+        page, short = f"a page of {mean:,.0f} new tokens", f"for {mean:,.0f} tokens"
+    why, briefly = _waiting(entry)
+    band, bound = _band(entry.bands["page_seconds"]), f", bound by {load.bound}"
+    least = f"{alone} {short}; {rate}/s at {many}{few}"
+    return (
+        f"{alone} {page} ({band}){why}; {rate} pages/s ({many} at once){bound}{each}",
+        f"{alone} {page}{why}; {rate} pages/s ({many} at once){bound}{each}",
+        f"{alone} {page}{briefly}; {rate} pages/s ({many} at once){each}",
+        f"{alone} {page}{briefly}; {rate} pages/s ({many} at once){few}",
+        f"{alone} {short}{briefly}; {rate} pages/s at {many}{few}",
+        f"{alone} {short}{briefly}" if briefly else least,
+        least,
+    )
+
+
+def _waiting(entry: TimeEntry) -> tuple[str, str]:
+    """How busy the model's own code keeps the GPU, and a server's seconds; also in brief."""
+    if entry.runtime != "eager" or entry.busy_share is None:
+        return "", ""
+    busy = percent_text(entry.busy_share)
+    said = f", the GPU is busy {busy} of it and otherwise waits for the host to launch operators"
+    if entry.served_page_seconds is None:
+        return said, f", GPU busy {busy}"
+    served = seconds_text(entry.served_page_seconds)
+    return f"{said} ({served} under vllm)", f", GPU busy {busy} ({served} under vllm)"
 
 
 def time_tables(entries: Iterable[TimeEntry]) -> list[Table]:

@@ -185,6 +185,9 @@ class TimeEntry(Struct, frozen=True, kw_only=True):
             null in earlier reports.
         throughput: One entry per concurrency.
         assumptions: What the prediction assumes.
+        busy_share: Share of a page alone in which the GPU's kernels run; null in earlier reports.
+        served_page_seconds: Of an eager page under vLLM instead; null under `serving`, and where
+            that engine is not predicted.
     """
 
     gpu: str
@@ -199,6 +202,8 @@ class TimeEntry(Struct, frozen=True, kw_only=True):
     ridge_flops_per_byte: Share | None = None
     throughput: tuple[LoadedGpu, ...]
     assumptions: TimeAssumptions
+    busy_share: Share | None = None
+    served_page_seconds: Seconds | None = None
 
     @property
     def runtime_text(self) -> str:

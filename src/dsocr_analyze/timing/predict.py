@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from msgspec.structs import replace as with_changes
 
-from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.timing import (
     Interval,
@@ -23,6 +24,7 @@ from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.capacity import Concurrency
 from dsocr_analyze.timing.kernel_seconds import HOST_ERROR, Duration, notes_on_lent, total_duration
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes
+from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.served_modes import served_notes
 from dsocr_analyze.timing.serving import TimedModel
 from dsocr_analyze.workload import PageWorkload
@@ -50,7 +52,15 @@ def predict(
         DeviceError: The GPU lacks a data type.
         WorkloadError: A concurrency is below 1.
     """
-    return entry_of(times_of(model, workload, assumptions, concurrency))
+    entry = entry_of(times_of(model, workload, assumptions, concurrency))
+    if not assumptions.host.is_eager:
+        return entry
+    served = replace(assumptions, host=SERVERS["vllm"])
+    try:
+        [page_seconds, *_] = times_of(model, workload, served).page_seconds.tolist()
+    except (ConfigError, DeviceError):
+        return entry
+    return with_changes(entry, served_page_seconds=page_seconds)
 
 
 def times_of(
@@ -80,6 +90,7 @@ def entry_of(times: PageTimes) -> TimeEntry:
     kinds = total_duration(stages.values()).kinds
     *prefill, _ = stages.values()
     first, assumptions = total_duration(prefill), _assumptions(times)
+    busy_seconds = float(sum([*first.kinds.values(), *decode.kinds.values()]))
     if assumptions.preprocess_estimated:  # a given figure is taken as exact
         prepare = Duration(host=assumptions.preprocess_seconds)
         first = first.plus(times.timer.correction.corrected(prepare, "first_token"))
@@ -105,6 +116,7 @@ def entry_of(times: PageTimes) -> TimeEntry:
         ridge_flops_per_byte=profile.gpu.ridge_flops_per_byte,
         throughput=tuple(map(partial(_throughput, times, assumptions), range(1, len(times.pages)))),
         assumptions=assumptions,
+        busy_share=busy_seconds / page,
     )
 
 
