@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from dsocr_analyze.hardware.fit import GpuFit
+from dsocr_analyze.hardware.fit import BatchNeed, GpuFit
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.report.opening import Opening, PageOpening
 from dsocr_analyze.report.table import Table, bytes_text, counted
