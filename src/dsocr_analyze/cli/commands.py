@@ -352,7 +352,4 @@ _app.callback(invoke_without_command=True)(_declared(analyze, loops=False))
 
 application: Final[Any] = typer.main.get_command(_app)
 """What parses a command line and runs its command."""
-for _parameter in application.params:
-    if _parameter.name in ("install_completion", "show_completion"):  # Typer's own
-        _parameter.rich_help_panel = help_text.Seldom(help_text.HELP)
 application.commands = _CommandsByName(dict.fromkeys(COMMANDS))

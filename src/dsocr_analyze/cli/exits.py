@@ -110,7 +110,7 @@ def _end(error: BaseException, invocation: Invocation) -> int:
     if code == INTERNAL_ERROR and "debug" in invocation.flags and sys.stderr is not None:
         traceback.print_exception(error)
     if message is not None:
-        streams.complain(message)
+        streams.complain(message, streams.RED)
     return code
 
 

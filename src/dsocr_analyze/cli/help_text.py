@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-if TYPE_CHECKING:
-    import typer
+import typer
 
 _Row: TypeAlias = tuple[str, str]
 
@@ -33,12 +32,10 @@ _FEW: Final = 15
 _WIDEST_NAME: Final = 24
 """Columns of a name beside its text; the text of a wider one begins on the next line."""
 
-_ALL: Final = "help_all"
-
 
 def all_help(context: typer.Context) -> str:
     """The help of a command with all its options."""
-    context.meta[_ALL] = True
+    context.meta["help_all"] = True
     return context.get_help()
 
 
@@ -48,11 +45,13 @@ def write_options(command: Any, context: typer.Context, formatter: Any) -> None:
     The usual ones have the first sentence of their help alone, and their default.
     """
     parameters = command.get_params(context)
-    is_whole = _ALL in context.meta or len(parameters) <= _FEW
+    is_whole = "help_all" in context.meta or len(parameters) <= _FEW
     groups: dict[str, list[_Row]] = {title: [] for title in _GROUPS}
     for each in parameters:
         is_argument = each.param_type_name == "argument"
-        title = _ARGUMENTS if is_argument else each.rich_help_panel or HELP
+        # Typer's own have no group; how to complete is asked once.
+        group = each.rich_help_panel or (HELP if "--help" in each.opts else Seldom(HELP))
+        title = _ARGUMENTS if is_argument else group
         row = each.get_help_record(context)
         if row is not None and (is_whole or not isinstance(title, Seldom)):
             groups[title].append(row if is_whole or is_argument else _short(row))

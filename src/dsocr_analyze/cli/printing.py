@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import typer
 
+from dsocr_analyze.cli import streams
 from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.escaping import visible_lines
 from dsocr_analyze.output_files import write_files
 from dsocr_analyze.report import opening, table
 from dsocr_analyze.report.table import counted
@@ -150,15 +153,37 @@ def say(context: typer.Context, *lines: str) -> None:
 def show(said: Readable) -> None:
     """Prints what a reader sees, as wide as the terminal."""
     terminal = shutil.get_terminal_size((_WITHOUT_TERMINAL, 24))  # COLUMNS, if it is set
-    for line in said.lines(max(terminal.columns, _LEAST_WIDTH)):
-        if line.is_bold:
-            from rich.console import Console
-
-            Console(file=getattr(sys.stdout, "styled", None)).print(
-                line.text, style="bold", markup=False, emoji=False, highlight=False, soft_wrap=True
-            )
-        else:
+    lines = said.lines(max(terminal.columns, _LEAST_WIDTH))
+    if streams.is_styled(sys.stdout):
+        print(_painted(lines), end="", file=getattr(sys.stdout, "styled", None))
+    else:
+        for line in lines:
             print(line.text)
+
+
+_STYLES: Final = {"bad": streams.RED, "doubtful": streams.YELLOW, "good": streams.GREEN}
+_MARKED: Final = re.compile(
+    r"(?P<bad>^(?P<margin> *)error: .*(?:\n(?P=margin) +.*)*"  # a line, and those it goes on in
+    r"|\b(?:FAILED|DIFFER|exceeded|do(?:es)? not fit)\b"
+    r"|(?<=  )(?:no|too much)(?=  |$)"  # a cell
+    r"|^[Nn]o(?=[,:] ))"
+    r"|(?P<doubtful>^(?P<indent> *)[Ww]arning: .*(?:\n(?P=indent) +.*)*"
+    r"|\bpassed with warnings\b|\b[1-9][0-9,]* warnings?\b)"
+    r"|(?P<good>(?<=: )passed\b)",
+    re.MULTILINE,
+)
+"""What stands out on a terminal."""
+
+
+def _painted(lines: Iterable[table.Line]) -> str:
+    """Lines in the styles of a terminal, escaped."""
+    texts = [
+        f"{streams.styled(visible_lines(text), streams.BOLD if is_bold else '')}\n"
+        for text, is_bold in lines
+    ]
+    return _MARKED.sub(
+        lambda found: streams.styled(found[0], _STYLES[str(found.lastgroup)]), "".join(texts)
+    )
 
 
 def _rendered(document: object, said: Readable, output_format: str) -> str:

@@ -20,6 +20,27 @@ _LONGEST_MESSAGE: Final = 480
 _LONGEST_WORD: Final = 120
 
 
+# --- styles ---------------------------------------------------------------------------------------
+
+BOLD: Final = "1"
+RED: Final = "31"
+GREEN: Final = "32"
+YELLOW: Final = "33"
+
+
+def is_styled(stream: Any) -> bool:
+    """Whether text on a stream has styles: on a terminal, unless the environment says otherwise."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    is_watched = stream.isatty() and os.environ.get("TERM") != "dumb"
+    return bool(os.environ.get("FORCE_COLOR")) or is_watched
+
+
+def styled(text: str, style: str) -> str:
+    """The text in a style, for a terminal."""
+    return f"\x1b[{style}m{text}\x1b[0m" if style and text else text
+
+
 # --- stdout ---------------------------------------------------------------------------------------
 
 
@@ -103,7 +124,7 @@ def drop_unwritable() -> None:
 # --- stderr ---------------------------------------------------------------------------------------
 
 
-def complain(message: str) -> None:
+def complain(message: str, style: str = "") -> None:
     """Prints one escaped line on stderr, if there is one."""
     if sys.stderr is None:  # print() would use stdout instead
         return
@@ -112,6 +133,7 @@ def complain(message: str) -> None:
     line = " ".join(_ends(word, _LONGEST_WORD, "...") for word in line.split(" "))
     line = _ends(line, _LONGEST_MESSAGE, " ... ")
     with contextlib.suppress(OSError, ValueError):
+        line = styled(line, style) if is_styled(sys.stderr) else line
         sys.stderr.write(f"dsocr-analyze: {line}\n")
         sys.stderr.flush()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.cli.help_text import Seldom
-from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.cli.streams import YELLOW, complain
 from dsocr_analyze.names import did_you_mean
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def warn(
         line = in_options(warning, arguments)
         if line not in context.obj.warnings:
             context.obj.warnings.append(line)
-            complain(f"warning: {line}")
+            complain(f"warning: {line}", YELLOW)
 
 
 def note(context: typer.Context, message: str) -> None:
