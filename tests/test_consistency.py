@@ -382,6 +382,8 @@ class TestCompletion:
             (("compare", "--engine", ""), {"trace", "analytic"}),
             (("time", "--server", "sg"), {"sglang"}),
             (("com",), {"compare"}),
+            (("time", "-q", "--weights-d"), {"--weights-dtype"}),  # --help leaves it out
+            (("--help-",), {"--help-all"}),
         ],
     )
     def test_values_are_offered(self, capfd, monkeypatch, typed, offered):

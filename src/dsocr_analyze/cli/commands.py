@@ -77,14 +77,11 @@ _SHORT: Final = frozenset({"docs", "fit", "devices", "trust", "tree"})
 starts without (`__main__.py`)."""
 
 
-def _declared(
-    command: Callable[..., None], *, loops: bool, results: Sequence[str] = ()
-) -> Callable[..., None]:
+def _declared(command: Callable[..., None], *, loops: bool) -> Callable[..., None]:
     """A command as Typer takes it, with all its options.
 
     A parameter is the shared option of its name, or of the name in its annotation; one whose
     default is a table stands for that table's options, which are read from `context.params`.
-    `--quiet` needs one of `results`, if there are any.
     """
     signature, own, parameters = inspect.signature(command, eval_str=True), list[str](), []
     declared: dict[str, tuple[object, Any]] = {}
@@ -114,7 +111,6 @@ def _declared(
         try:
             # Held back only while parsing, which temporarily changes settings of the process.
             with interruption.interruptible():
-                options.check_quiet(given["context"], results)
                 command(**{name: given[name] for name in own if name in given})
         finally:
             if collects:
@@ -130,7 +126,7 @@ class _Parsed:
     """Parser errors carry the context; options of one value are given once."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Raises WorkloadError if an option of one value has several."""
+        """Raises WorkloadError if one value is given several times, or `--quiet` leaves nothing."""
         command: Any = self
         try:
             parser = command.make_parser(ctx)
@@ -145,7 +141,10 @@ class _Parsed:
                 values = list(dict.fromkeys(given.get(each.name, ())))
                 if len(values) > 1:
                     raise WorkloadError(words.repeated(each, values, ctx))
-            return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]  # Typer's
+            rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]  # Typer's
+            if not ctx.resilient_parsing:
+                options.check_quiet(ctx, _RESULTS.get(command.name, ()))
+            return rest
         except typer.TyperException as error:
             if getattr(error, "ctx", ctx) is None:
                 error.ctx = ctx  # type: ignore[attr-defined]  # Typer does not export the type
@@ -194,9 +193,7 @@ class _CommandsByName(UserDict[str, Any]):
             module = import_module(f"dsocr_analyze.cli.{COMMANDS[name]}")
             only = typer.Typer(add_completion=False, rich_markup_mode=None)
             only.command(name, cls=_Command)(
-                _declared(
-                    getattr(module, name), loops=name not in _SHORT, results=_RESULTS.get(name, ())
-                )
+                _declared(getattr(module, name), loops=name not in _SHORT)
             )
             self.data[name] = typer.main.get_command(only)
         found: TyperCommand = self.data[name]

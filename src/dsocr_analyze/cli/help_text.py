@@ -53,8 +53,10 @@ def write_options(command: Any, context: typer.Context, formatter: Any) -> None:
         group = each.rich_help_panel or (HELP if "--help" in each.opts else Seldom(HELP))
         title = _ARGUMENTS if is_argument else group
         row = each.get_help_record(context)
-        if row is not None and (is_whole or not isinstance(title, Seldom)):
-            groups[title].append(row if is_whole or is_argument else _short(row))
+        if is_argument:  # Typer's name has a type of Python
+            groups[title].append((each.metavar, row[1]))
+        elif row is not None and (is_whole or not isinstance(title, Seldom)):
+            groups[title].append(row if is_whole else _short(row))
     write_groups(groups, formatter)
 
 
