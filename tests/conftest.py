@@ -15,6 +15,7 @@ gc.disable()  # what is imported and collected lives to the end
 # Before torch is imported: as many processes run as there are cores, so more threads only wait.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HYPOTHESIS_NO_PLUGINS", "1")  # those of others: trio has one
+os.environ.pop("FORCE_COLOR", None)  # what is captured is a pipe's
 
 
 def pytest_addoption(parser):
