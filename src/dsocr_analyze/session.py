@@ -36,7 +36,6 @@ from dsocr_analyze.kernels import total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.model.process_settings import exclusive
-from dsocr_analyze.model.torch_calls import modules_in
 from dsocr_analyze.report.document import Report, build_report
 from dsocr_analyze.trace.passes import PassTraces, trace_passes
 from dsocr_analyze.trace.summary import (
@@ -199,8 +198,8 @@ class DeepSeekOCRSession:
     def module_classes(self) -> Mapping[str, str]:
         """Class of every module by path, a shared one under each of its paths."""
         with exclusive():
-            paths, modules = zip(*modules_in(self.loaded.module), strict=True)
-            return dict(zip(paths, map(attrgetter("__class__.__name__"), modules), strict=True))
+            named = self.loaded.module.named_modules(remove_duplicate=False)
+            return {path: type(module).__name__ for path, module in named}
 
     def plan(
         self,

@@ -26,7 +26,7 @@ from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.figures import StageFigures
 from dsocr_analyze.kernels import NO_WORK, Work, total_work, work_by
-from dsocr_analyze.model import directory, loading, torch_calls
+from dsocr_analyze.model import directory, loading
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape import Operand, Size, Tape, formula
 from dsocr_analyze.trace import passes, record, summary
@@ -334,13 +334,8 @@ class DocumentedModel:
             calls, taped = run.trace.modules.get(path), run.tape.modules.get(path)
             if taped and calls:
                 if path not in params:  # a decode step does not run every expert
-                    weights = {
-                        id(each): each.numel()
-                        for _, part in torch_calls.modules_in(run.model.get_submodule(path))
-                        for each in part._parameters.values()
-                        if each is not None
-                    }
-                    params[path] = taped[0].params, sum(weights.values())
+                    weights = run.model.get_submodule(path).parameters()
+                    params[path] = taped[0].params, sum(each.numel() for each in weights)
                 yield Case(
                     ", ".join(filter(None, (run.label, paths[path]))),
                     next(

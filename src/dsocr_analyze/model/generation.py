@@ -31,7 +31,7 @@ from dsocr_analyze.model.described_model import confined
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import replaced
-from dsocr_analyze.model.torch_calls import Keywords, Value, Values, modules_in
+from dsocr_analyze.model.torch_calls import Keywords, Value, Values
 from dsocr_analyze.workload import AnyWorkload
 
 Record = TypeVar("Record")
@@ -418,7 +418,7 @@ def left_as_it_was(model: torch.nn.Module) -> contextlib.AbstractContextManager[
 def _restorer(model: torch.nn.Module) -> Callable[[], None]:
     """What restores all modules' current attributes, buffers and hooks."""
     before: list[tuple[_Table, _Table]] = []
-    for _, module in modules_in(model):
+    for module in model.modules():
         # transformers 5 adds hooks to the layers whose outputs a pass asks for.
         tables: list[_Table] = [vars(module), module._buffers, module._forward_hooks]
         before += zip(tables, map(dict, tables), strict=True)

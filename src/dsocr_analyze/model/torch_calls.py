@@ -57,21 +57,6 @@ def tensors_in(values: Values) -> Iterator[torch.Tensor]:
             yield from tensors_in((value.start, value.stop, value.step))
 
 
-def modules_in(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Path and module of a model and all below it, shared ones at each of their paths.
-
-    Like `named_modules`, but several times as fast.
-    """
-    ahead = [("", model)]
-    while ahead:
-        path, module = ahead.pop()
-        yield path, module
-        below = path + "." if path else ""
-        for name, child in reversed(module._modules.items()):
-            if child is not None:
-                ahead.append((below + name, child))
-
-
 @contextmanager
 def uncounted() -> Iterator[None]:
     """Runs the body outside every mode, so its operators are not counted."""

@@ -343,19 +343,7 @@ class Values:
 
 def highest(sizes: Sequence[Polynomial], values: Values) -> Size:
     """The largest of several polynomials: an integer, or an array `[n]`."""
-    shared, rests = _split(tuple(sizes))
-    return values.of(shared) + functools.reduce(maximum, map(values.of, rests))
-
-
-@functools.lru_cache(maxsize=256)
-def _split(sizes: tuple[Polynomial, ...]) -> tuple[Polynomial, list[Polynomial]]:
-    """The terms common to all, which are evaluated once, and what is left of each."""
-    shared = Polynomial({
-        monomial: min(size.terms[monomial] for size in sizes)
-        for monomial in sizes[0].terms
-        if all(monomial in size.terms for size in sizes)
-    })  # fmt: skip
-    return shared, [each - shared for each in sizes]
+    return functools.reduce(maximum, map(values.of, sizes))
 
 
 # --- the tape --------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from dsocr_analyze.forking import undone
 from dsocr_analyze.kernels import ancestors
-from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value, modules_in
+from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
 
 Run = Callable[[torch.nn.Module, str, Function, Arguments, Keywords], Value]
 _Inputs = ParamSpec("_Inputs")
@@ -60,7 +60,7 @@ class RunningModules:
         `run` is called with a module, its path, its forward and its arguments in place of that
         forward. It is not kept: a method of this object's owner would keep the model alive.
         """
-        for path, module in modules_in(self._model):
+        for path, module in self._model.named_modules(remove_duplicate=False):
             if self._only is None or path in self._only:
                 self.paths.setdefault(module, []).append(path)
         self.customized.clear()

@@ -1,7 +1,7 @@
 """The cost of many pages at once: what `compose` says of each, evaluated on arrays.
 
 Views run once per distinct set of sizes. The decoder runs on symbols, B prompts of T tokens and K
-in the cache before a step; its polynomials are evaluated once per distinct page if these are few.
+in the cache before a step; its polynomials are evaluated on the arrays of all pages.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -109,14 +109,10 @@ def page_totals(
     if is_exact:
         counts = [n if isinstance(n, int) else n.astype("O") for n in counts]
     tables = [_table(each, is_exact=is_exact) for each in zip(*found, strict=True)]
-
-    def without_steps(view: Size, text: Size, B: Size) -> list[Size]:
-        return costs.without_steps(ViewsCost.of(_taken(tables, view)), text, B)
-
     text, B, new = counts
-    [visual_tokens] = _taken(tables[:1], view_place)
-    c.decoder.check_positions(visual_tokens + text, new)
-    figures = costs.totals(_looked_up(without_steps, view_place, text, B), B, new)
+    look = ViewsCost.of(_taken(tables, view_place))
+    c.decoder.check_positions(look.visual_tokens + text, new)
+    figures = costs.totals(costs.without_steps(look, text, B), B, new)
     prefill, decode_step, batch = (Work(*figures[start : start + 5]) for start in (0, 5, 10))
     return PageTotals(prefill, decode_step, batch, *figures[15:])
 
@@ -294,7 +290,7 @@ class _Costs(NamedTuple):
         """
         T = look.visual_tokens + text
         *prompts, layers, head = self._prompts(B, T)
-        *linear, beyond_counted = _looked_up(self._steps, B)
+        *linear, beyond_counted = self._steps(B)
         decode_step, tokens = self._with_steps(NO_WORK, linear, T, 1), B * T
         prefill = (
             _dot((batch, page, token), (1, B, tokens), prompt)
@@ -469,7 +465,7 @@ def _dot(factors: Iterable[Size], amounts: Iterable[Size], total: Size) -> Size:
     return total
 
 
-# --- evaluation once per distinct combination of values ----------------------------------------
+# --- distinct combinations of values -------------------------------------------------------------
 
 
 def _distinct_rows(sizes: Sequence[Size]) -> tuple[list[Size], Size]:
@@ -479,28 +475,6 @@ def _distinct_rows(sizes: Sequence[Size]) -> tuple[list[Size], Size]:
         return list(sizes), 0
     rows, place = _distinct(arrays) or 2 * (np.arange(len(arrays[0])),)
     return _rows_of(sizes, rows), place
-
-
-def _looked_up(function: Callable[..., list[Size]], *sizes: Size) -> list[Size]:
-    """The columns of `function(*sizes)`, run once per distinct combination if these are few.
-
-    It works on integers, and arrays of equal length, element by element.
-    """
-    arrays = [each for each in sizes if not isinstance(each, int)]
-    if not arrays or any(each.dtype.kind == "O" for each in arrays):
-        return function(*sizes)
-    n = len(arrays[0])
-    few = _few_distinct([each[: n >> 4] for each in arrays]) and _few_distinct(arrays)
-    if not few:
-        return function(*sizes)
-    rows, place = few
-    return _taken(function(*_rows_of(sizes, rows)), place)
-
-
-def _few_distinct(arrays: Sequence[_Rows]) -> tuple[_Rows, _Rows] | None:
-    """`_distinct` rows, but None if they are more than half."""
-    found = _distinct(arrays)
-    return None if found is None or 2 * len(found[0]) > len(arrays[0]) else found
 
 
 def _taken(tables: Iterable[Size], place: _Rows) -> list[Size]:
