@@ -20,12 +20,10 @@ from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.documents.markdown import (
     Filled,
     Sources,
-    compiled_templates,
     filled,
     page_file,
     rendered,
     shown,
-    use_compiled,
 )
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.forking import other_process
@@ -370,10 +368,7 @@ def filled_documents(
     """
     sections = list(_sections(library))
     traced = [each for each in sections if each[0] not in _WITHOUT_MODEL]
-    # Templates are compiled here while the process starts.
-    modelled = process.submit(
-        _with_models, library, traced, start, compiled_templates(library.sources)
-    )
+    modelled = process.submit(_with_models, library, traced, start)
     others = [each for each in sections if each[0] in _WITHOUT_MODEL]
     done = _filled(library, others) | modelled.result()
     pages = _grouped((each[0], done[each]) for each in sections)
@@ -387,10 +382,9 @@ def filled_documents(
 
 
 def _with_models(
-    library: Library, sections: list[_Section], start: Callable[[], None], templates: bytes
+    library: Library, sections: list[_Section], start: Callable[[], None]
 ) -> dict[_Section, Filled]:
     """Sections with traces; those on the first architecture are half of the work."""
-    use_compiled(templates)
     if "torch" not in sys.modules:  # a process of its own began with this
         start()
     first = [each for each in sections if each[2] == library.architectures[0]]

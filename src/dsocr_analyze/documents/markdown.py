@@ -10,13 +10,10 @@ No renderer shows these markers, which are comments. Templates are Jinja's, sand
 
 from __future__ import annotations
 
-import contextlib
-import marshal
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property, partial
 from pathlib import Path
-from types import CodeType
 from typing import Any, Final, NamedTuple
 
 from jinja2 import StrictUndefined, Template, TemplateError
@@ -81,30 +78,12 @@ _JINJA.globals.update(
     sum=sum,
     work_by=work_by,
 )
-_CODES: Final[dict[str, CodeType]] = {}
-"""Templates compiled early; it takes longer than to render them."""
 
 
 @cache
 def _template(source: str) -> Template:
     # As a plain dictionary, globals are copied in a fraction of the time.
-    return Template.from_code(_JINJA, _CODES.get(source) or _JINJA.compile(source), _JINJA.globals)
-
-
-def compiled_templates(sources: Sources) -> bytes:
-    """All templates of the documents, compiled for another process."""
-    text = "\n".join(sources.texts.values())
-    values = [match["arguments"] for match in _VALUE.finditer(text)] + _SHAPE.findall(text)
-    numbers = ", ".join(match["arguments"] for match in _NUMBERS.finditer(text)).split(", ")
-    for source in {*sources.templates.values(), *map(_value, values), *map(_plain, numbers)}:
-        with contextlib.suppress(TemplateError):  # its document names it
-            _CODES[source] = _JINJA.compile(source)
-    return marshal.dumps(_CODES)
-
-
-def use_compiled(templates: bytes) -> None:
-    """Uses what `compiled_templates` returned."""
-    _CODES.update(marshal.loads(templates))
+    return Template.from_code(_JINJA, _JINJA.compile(source), _JINJA.globals)
 
 
 def rendered(template: str, names: Mapping[str, Any]) -> str:
