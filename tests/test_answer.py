@@ -117,7 +117,7 @@ LINES = [
     (timed("some-gpu", ridge_flops_per_byte=8), "bound",
      "FLOPs/byte: prefill 13.84 compute, decode 5.324 memory; some-gpu 8.000"),
     # Seconds and money; a price has three digits.
-    (timed(), "time", "l4, eager: 2.00 s a page, bound by memory; 4.50 pages/s (16 at once)"),
+    (timed(), "time", "l4, eager: 2.00 s a page; 4.50 pages/s (16 at once), bound by memory"),
     (timed("some-gpu", (load(), load(16, 4.5, cost=3.25))), "time",
      "some-gpu, eager: 2.00 s a page; 4.50 pages/s at 16, 3.25 per 1,000"),
     (timed("some-gpu", (load(16, 4.5, fits=False),)), "time",

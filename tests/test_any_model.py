@@ -641,7 +641,7 @@ def test_a_step_of_any_number_has_the_records_that_run(tmp_path, name):
     ("small", "command"),
     [
         (QWEN2_MOE, ("time", "h100-sxm", "--runtime", "eager", "--format", "json")),
-        (LLAMA, ("--gpu", "h100-sxm", "--json", "-", "--output", ".")),
+        (LLAMA, ("--gpu", "h100-sxm", "--runtime", "eager", "--json", "-", "--output", ".")),
     ],
 )
 @pytest.mark.usefixtures("files")

@@ -31,8 +31,9 @@ NO_DOCUMENT = {
 """Commands that write no JSON document, and what they write instead."""
 
 LATER_KEYS = {
-    "Model": {"config_text"}, "TimeAssumptions": {"correction"},
-    "TimeEntry": {"ridge_flops_per_byte"}, "View": {"height"}, "Workload": {"prompt_pages"},
+    "Model": {"config_text"}, "TimeAssumptions": {"correction", "notes"},
+    "TimeEntry": {"busy_share", "ridge_flops_per_byte", "served_page_seconds"},
+    "View": {"height"}, "Workload": {"prompt_pages"},
 }  # fmt: skip
 """Keys that every report has now, or all but squares, and that earlier reports are read without."""
 
@@ -60,6 +61,7 @@ WRITTEN = {
     "devices-corrections": ("devices", "--corrections"),
     "fit": ("fit",),
     "time": ("time", "h100", "--max-new-tokens", "2"),
+    "plan": ("plan", "--pages", "9", "--gpu", "h100", "--deadline", "1h"),
     "archive": ("archive", "scans", "--mode", "all", "--gpu", "h100", "--deadline", "1h"),
     "tree": ("tree", "--page", "600x500", "--mode", "tiny"),
     "tree-leaves": ("tree", "--leaves"),

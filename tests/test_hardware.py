@@ -933,7 +933,7 @@ def test_both_tables_say_what_limits_and_what_is_assumed(capsys):
     said = [str(row["largest_batch"]), str(one["largest_batch"]), "logits (prefill)", "708.2 MB",
             "cache (decode)", "inputs", row["assumption"], one["assumption"]]  # fmt: skip
     for form in ("table", "markdown"):
-        text = " ".join(run(capsys, "fit", *page, "--format", form)[1].split())
+        text = " ".join(run(capsys, "fit", *page, "--format", form, "--assumptions")[1].split())
         assert [each for each in said if each not in text] == []
 
 

@@ -487,7 +487,7 @@ def test_a_slow_cpu_bounds_it_and_has_no_band(capsys):
     """Half a second of CPU per page, two at a time: four pages a second."""
     options = "--gpu h100-sxm --preprocess-ms 500 --workers 2 --max-new-tokens 10"
     [found] = timed(capsys, [TINY] * 10, options)
-    assert (found["bound"], found["low"], found["high"]) == ("host", *2 * [found["gpu_hours"]])
+    assert (found["bound"], found["low"], found["high"]) == ("workers", *2 * [found["gpu_hours"]])
     assert found["pages_per_second"] == pytest.approx(4, rel=1e-3)
 
 
@@ -541,19 +541,19 @@ def test_there_is_one_entry_for_each_gpu_and_setting_and_without_a_gpu_none(caps
 
 @pytest.mark.parametrize(("lengths", "is_said"), [("--mean-new-tokens 200", True), ("", False)])
 def test_seconds_of_other_lengths_than_the_counts_say_so(capsys, lengths, is_said):
-    _, out, _ = archive(capsys, [TINY], f"--gpu l40s {lengths}")
+    _, out, _ = archive(capsys, [TINY], f"--gpu l40s --assumptions {lengths}")
     said = "1 page; FLOPs and bytes for the most new tokens, seconds for those given"
     assert [each in out for each in (said, "FLOPs and bytes are counted for")] == [is_said] * 2
 
 
 def test_tables_fit_80_columns_and_pages_that_wait_are_told(capsys):
     asked = ("--gpu rtx-pro-6000,l40s --mode gundam,1024/640 --price 2.5 --deadline 1.5h"
-             " --concurrency 500 --strict")  # fmt: skip
+             " --concurrency 500 --assumptions --strict")  # fmt: skip
     code, out, err = archive(capsys, [A4] * 3, asked)
     assert code == 3
     assert "3 of 3 pages leave room for fewer than 500 at a time on l40s" in err
     [shown] = re.findall(
-        "Predicted: serving, 500 pages at once\n(.*)Pages by crop grid\n", out, re.S
+        "Predicted: serving, vllm, 500 pages at once\n(.*)Pages by crop grid\n", out, re.S
     )
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
     assert "cost at 2.5 per hour, GPUs to finish in 1.5 h" in shown

@@ -137,13 +137,15 @@ def test_what_is_not_possible_is_refused_by_name(capsys, command, said):
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("time h100 --price 2",
+        ("time h100 --price 2 --assumptions",
          ["nothing was run", "h100-sxm, serving, vllm: one page alone, predicted",
           "per 1,000 pages", "149.4 ms of CPU per page (estimated",
           "error assumed, not measured: masked_attention"]),
+        ("time a100 --concurrency 1 --assumptions",
+         ["another GPU's coefficients, with a wider band: encoder_attention.bfloat16\n"]),
         ("time a100 --concurrency 1",
-         ["another GPU's coefficients, with a wider band: encoder_attention.bfloat16\n",
-          "on a100-80gb-sxm only another serving engine was measured, so bands are wider"]),
+         ["Note: on a100-80gb-sxm only another serving engine was measured, so bands are wider",
+          "assumptions: --assumptions lists them"]),
         ("time h100 --format markdown", ["| --- |", "---: |", "## Assumptions"]),
         ("time h100 --mode tiny --strict", ["of DeepSeek-OCR's modes vllm offers gundam only"]),
     ],
@@ -522,7 +524,7 @@ def test_a_page_that_a_server_treats_otherwise_is_said(name, mode, server, page,
 
 def test_of_many_pages_it_is_said_once(capsys):
     notes = said_of_modes(run(capsys, *"sweep --gpu h100 --mode all".split())[2].splitlines())
-    assert [note.split(" (")[0].removeprefix("dsocr-analyze: assumed: ") for note in notes] == [
+    assert [note.split(" (")[0].removeprefix("dsocr-analyze: note: ") for note in notes] == [
         "of DeepSeek-OCR's modes vllm offers gundam only, not tiny, small, base, large, gundam-m",
         "vllm cuts a page into at most 6 local views; pages are priced as the model's own code"
         " cuts them, into up to 9",

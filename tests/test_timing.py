@@ -700,7 +700,7 @@ def test_laws_of_pages_and_throughput(runtime, lengths):
         assert figures == pytest.approx(expected)
         # What the CPU and the GPU can do.
         assert rate * max(0.002 / 2, 0 if runtime == "eager" else first) <= 1 + 1e-9
-        assert 0 < band.low < rate < band.high or load.bound == "host"
+        assert 0 < band.low < rate < band.high or load.bound == "workers"
     assert len(found.bands) == 2 + (steps > 0)
     for name, band in found.bands.items():
         assert 0 < band.low < getattr(found, name) < band.high
@@ -727,7 +727,7 @@ def test_preprocessing_is_taken_as_given(runtime):
         assert found == pytest.approx(expected + 3)
     [load] = loads(assumed(runtime, prepare=60.0, workers=2), 64)
     rate, band = load.pages_per_second, load.pages_per_second_band
-    assert (load.bound, band.low, band.high, rate <= 2 / 60) == ("host", rate, rate, True)
+    assert (load.bound, band.low, band.high, rate <= 2 / 60) == ("workers", rate, rate, True)
 
 
 def test_a_gpu_as_fast_as_its_cpu_leaves_the_rate_uncertain_downwards():
@@ -736,7 +736,7 @@ def test_a_gpu_as_fast_as_its_cpu_leaves_the_rate_uncertain_downwards():
     prepare = 1.02 / free.pages_per_second
     [load] = loads(assumed(prepare=prepare), 8)
     rate, band = load.pages_per_second, load.pages_per_second_band
-    assert (load.bound, band.high, rate <= 1 / prepare) == ("host", rate, True)
+    assert (load.bound, band.high, rate <= 1 / prepare) == ("workers", rate, True)
     assert free.pages_per_second_band.low * 0.99 < band.low < rate
 
 

@@ -40,8 +40,9 @@ from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.page_times import PageTimer, PageTimes
 from dsocr_analyze.timing.predict import bottleneck
+from dsocr_analyze.timing.served_modes import served_notes
 
-BUSY_SHARE: Final = 0.8
+_BUSY_SHARE: Final = 0.8
 """Of the time that CPU workers are busy, at most, if their number is left to the plan."""
 
 PointName = Literal["alone", "knee", "first_token", "max"]
@@ -57,7 +58,7 @@ class Goals:
         pages: How many; None for those that are listed.
         deadline_hours: When all must be done; None for one GPU, however long it takes.
         first_token_seconds: The mean time to the first token that is not exceeded; None for any.
-        workers: CPU workers per GPU; None for as many as are busy `BUSY_SHARE` of the time.
+        workers: CPU workers per GPU; None for as many as are busy `_BUSY_SHARE` of the time.
         lengths_without_repetition: Of outputs if no page repeated itself to its limit; None if
             none does.
     """
@@ -210,6 +211,7 @@ class PlanDocument(CountOpening, frozen=True, kw_only=True):
         host: The serving engine.
         gpus: One plan per kind of GPU, fewest GPU-hours first.
         assumptions: What the predictions assume.
+        notes: Those assumptions that make them doubtful.
     """
 
     setting: SettingDocument
@@ -221,6 +223,7 @@ class PlanDocument(CountOpening, frozen=True, kw_only=True):
     host: str
     gpus: tuple[GpuPlan, ...]
     assumptions: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 # --- planning -------------------------------------------------------------------------------------
@@ -302,7 +305,7 @@ class _Curve:
         )  # fmt: skip
 
 
-def plan_gpu(
+def _plan_gpu(
     model: CountedModel,
     setting: Setting,
     device: Device,
@@ -323,7 +326,7 @@ def plan_gpu(
     if workers is None:
         sums = summed(curve.largest, planned.counts)
         busy = float(sums.cpu_seconds[0] / sums.least_seconds[0])
-        workers = max(1, math.ceil(busy / BUSY_SHARE))
+        workers = max(1, math.ceil(busy / _BUSY_SHARE))
     curve = _Curve(curve.timer.with_workers(workers), setting, planned)
     numbers: dict[PointName, int] = {}
     if most:
@@ -388,7 +391,7 @@ def plan_document(
     plans: dict[str, GpuPlan] = {}
     for profile in requested.profiles:
         try:
-            found = plan_gpu(model, setting, profile, requested.job, planned, goals)
+            found = _plan_gpu(model, setting, profile, requested.job, planned, goals)
         except DeviceError as error:
             if leave_out is None:
                 raise
@@ -396,7 +399,7 @@ def plan_document(
         else:
             plans[profile.gpu.name] = found
     several = len(planned.counts) > 1
-    workers = f"CPU workers per GPU are as many as are busy {100 * BUSY_SHARE:g} % of the time"
+    workers = f"CPU workers per GPU are as many as are busy {100 * _BUSY_SHARE:g} % of the time"
     said: dict[str, dict[str, None]] = {}
     for profile in requested.profiles:
         if profile.gpu.name not in plans:
@@ -425,6 +428,7 @@ def plan_document(
             sentence if len(names) == len(plans) else f"{', '.join(names)}: {sentence}"
             for sentence, names in said.items()
         ),
+        notes=tuple(served_notes(model.architecture, requested.job.host.name, setting.mode)),
     )
 
 

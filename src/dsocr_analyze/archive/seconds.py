@@ -70,9 +70,13 @@ class TimeRequested:
         )
         return (
             *self.sentences,
-            *served_notes(architecture, self.job.host.name, *modes),
+            *self.served_notes(architecture, modes),
             *(said for each in corrections for said in each.sentences()),
         )
+
+    def served_notes(self, architecture: Architecture, modes: Iterable[Mode]) -> tuple[str, ...]:
+        """What the server does with pages in these modes, if it differs."""
+        return tuple(served_notes(architecture, self.job.host.name, *modes))
 
     def timers(
         self, model: CountedModel, settings: Sequence[Setting]
@@ -273,6 +277,10 @@ class ArchiveTimer:
         price, deadline = self._job.price_per_hour, self.deadline_hours
         profile = timed.timer.model.device
         kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
+        notes = (
+            *kernel_seconds.notes_on_lent(profile.gpu, timed.work.kinds),
+            *served_notes(self._model.architecture, self._job.host.name, timed.setting.mode),
+        )
         wider = f"{profile.gpu.name}: extrapolated from another GPU, with a wider band: {kinds}"
         return TimeDocument(
             profile.gpu.name,
@@ -293,9 +301,9 @@ class ArchiveTimer:
                 METHOD,
                 f"{profile.gpu.name}: kernel times from {profile.source}",
                 *([wider] if kinds else ()),
-                *kernel_seconds.notes_on_lent(profile.gpu, timed.work.kinds),
                 *self.requested.sentences,
-                *served_notes(self._model.architecture, self._job.host.name, timed.setting.mode),
+                *notes,
                 *timed.timer.correction.sentences(),
             ),
+            notes=notes,
         )

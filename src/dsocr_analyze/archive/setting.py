@@ -358,6 +358,7 @@ class TimeDocument(_TimedSetting, frozen=True, kw_only=True):
             the CPU, which prepare pages).
         pages_that_wait: Pages of which fewer than `concurrency` fit in memory.
         assumptions: What the prediction assumes.
+        notes: Those assumptions that make it doubtful.
     """
 
     concurrency: int
@@ -371,6 +372,7 @@ class TimeDocument(_TimedSetting, frozen=True, kw_only=True):
     bound: str
     pages_that_wait: int
     assumptions: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 class CountedFiles(Struct):

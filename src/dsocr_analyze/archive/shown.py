@@ -182,7 +182,8 @@ def _totals_table(archive: Archive) -> Table:
 
 def _time_tables(archive: Archive, time: ArchiveTimer) -> list[Table]:
     """GPU-hours and what follows from them; at most 80 columns wide."""
-    price, hours = time.requested.job.price_per_hour, time.deadline_hours
+    job, hours = time.requested.job, time.deadline_hours
+    price = job.price_per_hour
     differ = len({each.attention_label for each in archive.settings}) > 1
     names = ("GPU", "mode", "dtype", *(["attention"] * differ))
     spent, follows = [], []
@@ -200,7 +201,8 @@ def _time_tables(archive: Archive, time: ArchiveTimer) -> list[Table]:
     }
     return [
         Table(
-            f"Predicted: {time.requested.job.runtime}, {time.concurrency} pages at once",
+            f"Predicted: {runtime_text(job.runtime, job.host.name)},"
+            f" {time.concurrency} pages at once",
             (*names, "GPU-hours", "low", "high", "bound"), tuple(spent),
             label_columns=len(names),
         ),

@@ -63,6 +63,7 @@ _RESULTS: Final[dict[str, tuple[str, ...]]] = {
     "sweep": ("output", "plot"),
     "archive": ("output",),
     "time": ("plot", "from_benchmark"),
+    "plan": ("first_token",),
     "fit": ("gpu", "named_gpus"),
     "devices": ("forget",),
     "measure": ("json_file",),

@@ -131,10 +131,8 @@ def fit(
     words.warn(context, architecture.warnings_of(asked.workload))
     gpus = named or [*catalogue.gpu_catalogue().values()]
     fits = [
-        fitting.fit(
-            each, architecture, dimensions, workload, dtype=element,
-            flash_attention=flash_attention, reserved=reserved,
-        )
+        fitting.fit(each, architecture, dimensions, workload, dtype=element,
+                    flash_attention=flash_attention, reserved=reserved)
         for each in gpus
     ]  # fmt: skip
     source = directory.source(architecture.name)
@@ -142,21 +140,19 @@ def fit(
         schema_version=SCHEMA_VERSION, command="fit", options=options.options_used(context),
         model=source, workload=workload_document(asked.workload), gpus=tuple(fits),
     )  # fmt: skip
-    by, traced = ("the analytic engine", []) if stages is None else (
-        "traces on meta", [fitting.TRACED_ASSUMPTION]
-    )  # fmt: skip
     line = opening_line(
         [document.workload], [element.name],
         [ATTENTION_NAMES[True] if flash_attention else architecture.attention],
     )  # fmt: skip
-    titles = [each.title for each in gpus]
+    titles, by = [each.title for each in gpus], "the analytic engine"
+    assumed = [*map(": ".join, fitting.ASSUMPTIONS.items())]
+    if stages is not None:
+        by, assumed = "traces on meta", [*assumed, fitting.TRACED_ASSUMPTION]
+    answers = documents.fit_answers(document, titles, is_named=bool(named))
     printing.emit(context, document, printing.Said(
-        "\n".join([
-            *documents.fit_answers(document, titles, is_named=bool(named)),
-            f"Ran: {model_text(source)} by {by}", line,
-        ]),
+        "\n".join([*answers, f"Ran: {model_text(source)} by {by}", line]),
         list(documents.fit_tables(document, titles)),
-        [printing.assumptions(context, [*map(": ".join, fitting.ASSUMPTIONS.items()), *traced])],
+        [printing.assumptions(context, assumed)],
     ))  # fmt: skip
     if named and not all(each.fits for each in fits):
         raise typer.Exit(exits.NO)

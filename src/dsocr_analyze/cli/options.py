@@ -23,6 +23,7 @@ FORMAT: Final = "What is printed."
 TEXT_TOKENS: Final = "Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr."
 NEW_TOKENS: Final = "Tokens generated per page. The prefill pass generates the first."
 BATCH: Final = "Identical pages per batch."
+WORKERS: Final = "Pages that the CPU prepares at a time."
 SWITCH: Final = ("0", "1")
 _ATTENTION: Final = "Decoder attention: 0 eager, 1 FlashAttention-2."
 _WINDOW: Final = (
@@ -270,7 +271,7 @@ SHARED: Final[Mapping[str, Any]] = {
     ),
     "deadline": option(
         "TIME",
-        "Compute how many GPUs finish the list in this time: 90m, 12h, 3d, or hours.",
+        "When all pages must be done, for the number of GPUs: 90m, 12h, 3d, or hours.",
         group=PREDICTION,
     ),
     "preprocess_ms": option(
@@ -278,7 +279,7 @@ SHARED: Final[Mapping[str, Any]] = {
         "CPU milliseconds per page before the model. Default: estimated from its pixels.",
         group=Seldom(PREDICTION),
     ),
-    "workers": option("N", "Pages that the CPU prepares at a time.", group=Seldom(PREDICTION)),
+    "workers": option("N", WORKERS, group=Seldom(PREDICTION)),
     "price": option("AMOUNT", "Price of a GPU-hour, in any currency.", group=PREDICTION),
     "weights_dtype": option(
         _FEWER_BITS,

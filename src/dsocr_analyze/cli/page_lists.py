@@ -144,9 +144,10 @@ def _said(
     lines = [*answers[:_LISTED], f"Ran: {model_text(document.model)} by the analytic engine"]
     lines += () if document.files is None else shown.file_lines(document.files)
     assumed = dict.fromkeys(said for each in document.time for said in each.assumptions)
+    notes = [said for each in document.time for said in each.notes]
     below = [
         printing.Lines("Notes", document.metadata.notes),
-        printing.assumptions(context, assumed),
+        printing.assumptions(context, assumed, notes),
     ]
     tables = shown.archive_tables(found, histogram)
     return printing.Said("\n".join(lines), tables, below, written)

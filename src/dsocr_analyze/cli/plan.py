@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 
 from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.cli import exits, options, page_options, printing, words
+from dsocr_analyze.cli import exits, help_text, options, page_options, printing, words
 from dsocr_analyze.cli.page_lists import deadline_hours
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
@@ -22,6 +22,7 @@ from dsocr_analyze.workload import parse_page
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.archive.pages import Pages
+    from dsocr_analyze.archive.plan import Goals
 
 _COUNT: Final = re.compile(r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,6})?) *(?P<unit>[kmb]?)")
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
@@ -41,13 +42,7 @@ _GOALS: Final[options.Added] = {
         ],
         None,
     ),
-    "deadline": (
-        Annotated[
-            str | None,
-            options.option("TIME", "When all must be done: 90m, 12h, 3d, or hours."),
-        ],
-        None,
-    ),
+    "deadline": (str | None, None),
     "first_token": (
         Annotated[
             str | None,
@@ -74,7 +69,10 @@ _OF_TIME: Final[options.Added] = {
         Annotated[
             int | None,
             options.option(
-                "N", "CPU workers per GPU. Default: as many as are busy 80 % of the time."
+                "N",
+                options.WORKERS,
+                show_default="as many as are busy 80 % of the time",
+                group=help_text.Seldom(help_text.PREDICTION),
             ),
         ],
         None,
@@ -94,7 +92,7 @@ def plan(
         ),
     ] = None,
     of_goals: options.Added = _GOALS,
-    mode: Annotated[str | None, options.option("MODE", "A mode, or sizes like 1024/640.")] = None,
+    mode: Annotated[str | None, "modes"] = None,
     text_tokens: int | None = None,
     max_new_tokens: int = 1024,
     pdf_dpi: Annotated[int, "pdf_dpi"] = 150,
@@ -129,15 +127,7 @@ def plan(
     architecture = counted.architecture
     chosen = axes.mode_or_sizes(architecture, mode or architecture.default_mode)
     way = setting.Setting(chosen, dtype_named(dtype))
-    goals = plans.Goals(
-        pages=None if given["pages"] is None else _number_of_pages(given["pages"]),
-        deadline_hours=None if given["deadline"] is None else deadline_hours(given["deadline"]),
-        first_token_seconds=None
-        if given["first_token"] is None
-        else _first_token_seconds(given["first_token"]),
-        workers=given["workers"],
-        lengths_without_repetition=time_requests.lengths_without_repetition(given),
-    )
+    goals = _goals(given)
     planned = plans.PlannedPages.from_batches(
         _batches(context, architecture), counted, way, requested.job,
         has_lengths=time_requests.lengths_are_given(given),
@@ -152,10 +142,24 @@ def plan(
     words.warn(context, setting.warnings_of_modes(architecture, [chosen]), arguments=())
     printing.emit(context, document, printing.Said(
         plan_tables.answer(document), [*plan_tables.plan_tables(document)],
-        [printing.assumptions(context, document.assumptions)],
+        [printing.assumptions(context, document.assumptions, document.notes)],
     ))  # fmt: skip
     if document.gpus[0].point is None:
         raise typer.Exit(exits.NO)
+
+
+def _goals(given: Mapping[str, Any]) -> Goals:
+    from dsocr_analyze.archive.plan import Goals
+    from dsocr_analyze.cli import time_requests
+
+    pages, deadline, first_token = (given[each] for each in ("pages", "deadline", "first_token"))
+    return Goals(
+        pages=None if pages is None else _number_of_pages(pages),
+        deadline_hours=None if deadline is None else deadline_hours(deadline),
+        first_token_seconds=None if first_token is None else _first_token_seconds(first_token),
+        workers=given["workers"],
+        lengths_without_repetition=time_requests.lengths_without_repetition(given),
+    )
 
 
 def _batches(

@@ -21,6 +21,7 @@ from dsocr_analyze.report.table import counted
 
 if TYPE_CHECKING:
     from dsocr_analyze.pictures.picture import Picture
+    from dsocr_analyze.timing import TimeEntry
 
     class Readable(Protocol):
         """What a reader sees; every format but JSON is a method of its name."""
@@ -39,23 +40,32 @@ class Lines(NamedTuple):
     """Lines below the tables, and what stands before each on a terminal.
 
     Attributes:
-        briefly: What a terminal has in place of them; empty for the lines themselves.
+        briefly: What a terminal has in place of them, if anything.
     """
 
     title: str
     lines: Sequence[str]
     before: str = "Note: "
     indent: str = "  "
-    briefly: str = ""
+    briefly: Sequence[str] = ()
 
 
-def assumptions(context: typer.Context, sentences: Iterable[str]) -> Lines:
-    """What the figures assume; a terminal lists it with `--assumptions`."""
-    found = [*sentences]
-    briefly = ""
+def assumptions(
+    context: typer.Context, sentences: Iterable[str], notes: Iterable[str] = ()
+) -> Lines:
+    """What the figures assume; a terminal has all of it with `--assumptions`, else these notes."""
+    found, briefly = [*sentences], list[str]()
     if found and not context.params["assumptions"]:
-        briefly = f"{counted(len(found), 'assumption')}: --assumptions lists them"
+        briefly = [f"Note: {each}" for each in dict.fromkeys(notes)]
+        briefly.append(f"{counted(len(found), 'assumption')}: --assumptions lists them")
     return Lines("Assumptions", found, "Assumed: ", briefly=briefly)
+
+
+def time_assumptions(context: typer.Context, entries: Sequence[TimeEntry]) -> Lines:
+    """What predicted seconds of a page assume."""
+    from dsocr_analyze.report import time_tables
+
+    return assumptions(context, time_tables.time_notes(entries), time_tables.doubts(entries))
 
 
 class Said(NamedTuple):
@@ -83,8 +93,8 @@ class Said(NamedTuple):
             yield from table.table_lines(each, width)
             yield table.Line("")
         for _, lines, before, indent, briefly in self.below:
-            if briefly:
-                yield table.Line(briefly)
+            for line in briefly:
+                yield from map(table.Line, table.wrap(line, width, indent=indent))
             for line in () if briefly else lines:
                 yield from map(table.Line, table.wrap(f"{before}{line}", width, indent=indent))
         for path in filter(None, self.written):

@@ -189,8 +189,12 @@ def _count_combinations(context: typer.Context, time: TimeRequested | None, quan
             f"the sweep has {asked.rows:,} rows; give shorter ranges, or --yes to start it anyway"
         )
     warnings = _write(context, asked, counted, opening, quantity)
-    said = printing.assumptions(context, notes)
-    for note in [said.briefly] if said.briefly else [f"assumed: {each}" for each in notes]:
+    doubts = () if time is None else time.served_notes(architecture, asked.modes)
+    if given["assumptions"]:
+        said = [f"assumed: {each}" for each in notes]
+    else:
+        said = [*map("note: {}".format, doubts), *printing.assumptions(context, notes).briefly]
+    for note in said:
         words.note(context, note)
     words.warn(context, [*counted.warnings, *warnings])
 

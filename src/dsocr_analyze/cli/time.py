@@ -157,7 +157,7 @@ def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_a
             ]
         ),
         [time_tables.overview(entries)] if is_long else time_tables.time_tables(entries),
-        [printing.assumptions(context, time_tables.time_notes(entries))],
+        [printing.time_assumptions(context, entries)],
         [context.params["plot"]],
     )
     printing.emit(context, report, said, picture=picture)
@@ -262,6 +262,6 @@ def _compare(
         list(measured.benchmark_tables(report)),
         [
             printing.Lines("Notes", [*doubts, where]),
-            printing.assumptions(context, time_tables.time_notes(each.time for each in entries)),
+            printing.time_assumptions(context, [each.time for each in entries]),
         ],
     ))  # fmt: skip

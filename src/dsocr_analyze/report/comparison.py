@@ -142,6 +142,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True, omit_defaults=True)
         rows: One row per quantity.
         config_differences: Keys in which the configs differ.
         assumptions: What predicted seconds assume.
+        notes: Those assumptions that make them doubtful.
         ranking: What a comparison of all models says besides; absent from others.
     """
 
@@ -153,6 +154,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True, omit_defaults=True)
     rows: tuple[ComparedQuantity, ...]
     config_differences: tuple[ComparedKey, ...]
     assumptions: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     ranking: Ranking | None = None
 
     def headline(self, *, with_page: bool = False) -> str:
@@ -295,6 +297,7 @@ def compare(
     rows = tuple(
         _row(quantity, [column.get(quantity) for column in columns]) for quantity in _union(columns)
     )
+    entries = [entry for report in found for entry in report.time]
     return ComparisonDocument(
         schema_version=SCHEMA_VERSION,
         command="compare",
@@ -317,9 +320,8 @@ def compare(
         pages=tuple(report.workload.page for report in found),
         rows=rows,
         config_differences=tuple(config_differences(configs or {})),
-        assumptions=tuple(
-            time_tables.time_notes(entry for report in found for entry in report.time)
-        ),
+        assumptions=tuple(time_tables.time_notes(entries)),
+        notes=tuple(dict.fromkeys(time_tables.doubts(entries))),
     )
 
 

@@ -158,6 +158,11 @@ def _throughput(entry: TimeEntry, title: str) -> Table:
     )
 
 
+def doubts(entries: Iterable[TimeEntry]) -> Iterator[str]:
+    """The assumptions that a reader must see."""
+    return (said for each in entries for said in each.assumptions.notes)
+
+
 def time_notes(entries: Iterable[TimeEntry]) -> Iterator[str]:
     """What predictions assume, with the GPUs that it applies to."""
     about: dict[str, dict[str, None]] = {}

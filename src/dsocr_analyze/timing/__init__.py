@@ -151,6 +151,7 @@ class TimeAssumptions(Struct, frozen=True, kw_only=True):
         price_per_hour: Price of one GPU per hour; null if not given.
         correction: Correction from the server's benchmarks; null without any.
         sentences: All assumptions in words.
+        notes: Those of them that make the prediction doubtful.
     """
 
     host: str
@@ -166,6 +167,7 @@ class TimeAssumptions(Struct, frozen=True, kw_only=True):
     price_per_hour: Share | None
     correction: TimeCorrection | None = None
     sentences: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 class TimeEntry(Struct, frozen=True, kw_only=True):

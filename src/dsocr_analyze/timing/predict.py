@@ -53,7 +53,7 @@ def predict(
         WorkloadError: A concurrency is below 1.
     """
     entry = entry_of(times_of(model, workload, assumptions, concurrency))
-    if not assumptions.host.is_eager:
+    if not assumptions.host.is_eager or model.architecture.forms.served is None:
         return entry
     served = replace(assumptions, host=SERVERS["vllm"])
     try:
@@ -123,6 +123,10 @@ def entry_of(times: PageTimes) -> TimeEntry:
 def _assumptions(times: PageTimes) -> TimeAssumptions:
     timer, pages = times.timer, times.pages
     assumed, lengths = timer.assumptions, timer.lengths(int(pages.max_new_tokens[0]))
+    notes = (
+        *served_notes(timer.model.architecture, timer.host.name, pages.kinds[0]),
+        *notes_on_lent(timer.model.device.gpu, total_duration(times.alone.stages.values()).kinds),
+    )
     prepare, device, c = float(pages.prepare[0]), timer.model.device, timer.model.dimensions
     return TimeAssumptions(
         host=timer.host.name,
@@ -137,6 +141,7 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
         reserved=assumed.reserved,
         price_per_hour=assumed.price_per_hour,
         correction=timer.correction.found,
+        notes=notes,
         sentences=(
             *assumed.sentences(
                 lengths.sentence, [device], prepare,
@@ -144,8 +149,7 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
                 has_experts=c is None or c.decoder.n_routed_experts is not None,
             ),
             *(() if timer.host.is_eager else timer.model.architecture.forms.served.notes),
-            *served_notes(timer.model.architecture, timer.host.name, pages.kinds[0]),
-            *notes_on_lent(device.gpu, total_duration(times.alone.stages.values()).kinds),
+            *notes,
             *timer.correction.sentences(),
         ),
     )  # fmt: skip
