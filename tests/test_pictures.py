@@ -11,6 +11,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from random import Random
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -22,8 +23,18 @@ from sampling import every, first, sampled
 
 from dsocr_analyze import analyze
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.hardware.devices import gpu_catalogue
 from dsocr_analyze.model.directory import read_config
-from dsocr_analyze.pictures.picture import HATCHES, MARKERS, Picture, Scale, drawing, scale_of
+from dsocr_analyze.pictures.picture import (
+    HATCHES,
+    MARKERS,
+    Picture,
+    Scale,
+    drawing,
+    label_points,
+    scale_logarithmically,
+    scale_of,
+)
 from dsocr_analyze.pictures.settings import fixed_line, varying
 from dsocr_analyze.pictures.stage_chart import MOST_BARS, ChartedReport, stage_picture
 from dsocr_analyze.report import document, opening, table, tables
@@ -386,30 +397,137 @@ def test_lines_are_told_apart_without_colour(draw):
 # --- time --plot -----------------------------------------------------------------------------
 
 
-def test_lines_are_the_numbers_of_the_json(draw):
-    picture, out = draw("time h100 l4 --format json")
-    axes, latency = picture.figure.axes
-    assert [each.get_ylabel() for each in (axes, latency)] == [
-        "pages per second (filled markers, with band)",
-        "seconds per page (hollow markers, dotted)",
-    ]
-    entries = json.loads(out)["time"]
-    for each, key in ((axes, "pages_per_second"), (latency, "page_seconds")):
-        assert [list(line.get_ydata()) for line in each.get_lines()] == [
-            [load[key] for load in entry["throughput"]] for entry in entries
+def test_lines_are_the_numbers_of_the_json_in_two_panels_over_the_same_pages_at_once(draw):
+    picture, out = draw("time h100 l4 --concurrency 16,1,4 --format json")
+    rates, latency = picture.figure.axes
+    assert (rates.get_ylabel(), latency.get_ylabel(), latency.get_xlabel()) == (
+        "pages per second, with band", "seconds", "pages at once",
+    )  # fmt: skip
+    assert rates.bbox.y0 > latency.bbox.y1
+    assert (rates.get_xscale(), rates.get_xlim()) == ("log", latency.get_xlim())
+    entries = [sorted(entry["throughput"], key=lambda load: load["concurrency"])
+               for entry in json.loads(out)["time"]]  # fmt: skip
+    for axes, keys in (
+        (rates, ["pages_per_second"]), (latency, ["page_seconds", "ttft_seconds"])
+    ):  # fmt: skip
+        lines = [line for line in axes.get_lines() if len(line.get_xdata())]
+        assert [list(line.get_ydata()) for line in lines] == [
+            [load[key] for load in loads] for loads in entries for key in keys
         ]
-    for line, dotted in zip(axes.get_lines(), latency.get_lines(), strict=True):
-        assert line.get_marker() == dotted.get_marker()
-        assert line.get_linestyle() != dotted.get_linestyle()
-    assert legend_of(picture) == ["h100-sxm", "l4"]
+        assert all(list(line.get_xdata()) == [1, 4, 16] for line in lines)
+        assert {line.get_linestyle() for line in lines} == {"-"}
+        assert [line.get_color() for line in lines[:: len(keys)]] == [*tables.PALETTE[:2]]
+    for band, loads in zip(rates.collections, entries, strict=True):
+        bands = [load["pages_per_second_band"] for load in loads]
+        assert {y for _, y in band.get_paths()[0].vertices} == {
+            each[end] for each in bands for end in ("low", "high")
+        }
+    assert legend_of(picture) == ["h100-sxm", "l4", "page", "first token"]
     assert heading_of(picture).endswith("bfloat16, eager attention, serving by vllm")
 
 
+@pytest.mark.parametrize("concurrency", ["3", "1,4,16", "1:64", "100:103", "1,2,3,1000,1001,65536"])
+def test_concurrencies_have_a_logarithmic_axis_with_ticks(draw, concurrency):
+    picture, _ = draw(f"time h100 --max-new-tokens 10 --concurrency {concurrency}")
+    axes = picture.panels[-1]
+    low, high = axes.get_xlim()
+    ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
+    assert ticks
+    assert high < 4 * low or all(int(tick).bit_count() == 1 for tick in ticks)
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("gpus", "has_legend"), [("h100", False), ("", True)])
-def test_every_gpu_of_the_catalogue_is_readable_and_one_needs_no_legend(draw, gpus, has_legend):
+@pytest.mark.parametrize("gpus", ["h100", "", "h100,l4 --runtime eager,serving"])
+def test_every_gpu_of_the_catalogue_is_readable_and_one_is_named_above(draw, gpus):
     picture, _ = draw(f"time {gpus} --max-new-tokens 10 --concurrency 1,2")
-    assert bool(legend_of(picture)) == has_legend
+    assert (len(legend_of(picture)) > 3) == (gpus != "h100")
+
+
+# --- time --plot --quantity roofline ---------------------------------------------------------
+
+
+@sampled(
+    "command",
+    ["h100", "h100 --arch qwen3-vl", "v100-sxm-32gb --dtype float16 --runtime eager",
+     "", "l40s --arch got-ocr2 --page 300x200", "a100-40gb --arch deepseek-ocr-2 --runtime eager",
+     "h100,l40s,a100-80gb-sxm,l4 --runtime eager,serving", "h100 --weights-dtype fp8"],
+    every(4),
+)  # fmt: skip
+def test_stages_stand_below_the_roof_where_their_shares_say(draw, command):
+    picture, out = draw(f"time {command} --quantity roofline --format json")
+    axes, entries = picture.axes, json.loads(out)["time"]
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    lines = [line.get_xydata() for line in axes.get_lines() if len(line.get_xydata())]
+    roofs = [line for line in lines if len(line) == 3]
+    points = [tuple(line[0]) for line in lines if len(line) == 1]
+    dtype = "float16" if "float16" in command else "bfloat16"
+    expected = []
+    for entry, roof in zip(entries, roofs, strict=True):
+        gpu = gpu_catalogue()[entry["gpu"]]
+        peak, bandwidth = gpu.tflops(dtype), gpu.bandwidth_gb_s / 1e3
+        assert list(roof[1]) == pytest.approx([peak / bandwidth, peak])
+        assert (roof[2][1], roof[0][1]) == pytest.approx((peak, roof[0][0] * bandwidth))
+        for stage in entry["stages"].values():
+            if rate := stage["peak_share"] * peak:
+                expected.append((rate / (stage["bandwidth_share"] * bandwidth), rate))
+                assert rate <= min(peak, expected[-1][0] * bandwidth) * (1 + 1e-9)
+    assert sum(sorted(points), ()) == pytest.approx(sum(sorted(expected), ()))
+    names = {text.get_text() for text in axes.texts}
+    computing = {name for name, stage in entries[0]["stages"].items() if stage["peak_share"]}
+    assert names == (computing if len(entries) == 1 else set())
+    assert legend_of(picture)[len(entries) :] == list(entries[0]["stages"])
+
+
+@sampled("seed", list(range(40)), first(4))
+def test_names_of_points_that_are_close_do_not_collide(seed):
+    random = Random(seed)
+    with drawing():
+        picture = Picture("a", "b")
+        picture.name_axes("x", "y")
+        points = []
+        for _ in range(random.randint(1, 9)):
+            x, y = 10 ** random.uniform(1.5, 2), 10 ** random.uniform(1.5, 2)
+            points.append((x, y, "n" * random.randint(1, 14)))
+        for point in points:
+            picture.axes.plot(*point[:2], marker="o")
+        picture.axes.plot([1, 100], [1, 100])
+        scale_logarithmically(picture.axes.xaxis)
+        scale_logarithmically(picture.axes.yaxis)
+        picture.lay_out()
+        label_points(picture, points)
+    assert_readable(picture)
+    assert [text.get_text() for text in picture.axes.texts] == [
+        name for _, _, name in sorted(points, key=lambda point: -point[1])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [((1.3, 1.9), "1.5 2"), ((2.1, 4.9), "2 3 4 5 6"), ((2, 9), "2 5 10"),
+     ((0.03, 4), "0.05 0.1 0.2 0.5 1 2 5"),
+     ((1e-3, 1e5), "0.001 0.01 0.1 1 10 100 1,000 10,000 100,000")],
+)  # fmt: skip
+def test_a_logarithmic_axis_has_its_values_and_a_tick(values, ticks):
+    with drawing():
+        picture = Picture("a", "b")
+        picture.axes.plot([1, 2], values)
+        scale_logarithmically(picture.axes.yaxis)
+        picture.lay_out()
+    low, high = picture.axes.get_ylim()
+    assert low < min(values) <= max(values) < high
+    shown = [text.get_text() for text in picture.axes.get_yticklabels()
+             if low <= text.get_position()[1] <= high]  # fmt: skip
+    assert shown == ticks.split()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [("h100 --quantity roofline", "--quantity roofline is for a picture; give --plot FILE too"),
+     ("h100 --quantity flops --plot a.svg", "throughput")],
+)  # fmt: skip
+def test_what_cannot_be_drawn_is_refused(capsys, arguments, said):
+    code, out, err = run(capsys, "time", *arguments.split())
+    assert (code, out, said in err, Path("a.svg").exists()) == (2, "", True, False)
 
 
 def test_every_series_can_have_a_mark_of_its_own():

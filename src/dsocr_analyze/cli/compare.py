@@ -24,6 +24,7 @@ from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import AnalyzeError, WorkloadError
 from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.pictures import stage_chart
+from dsocr_analyze.pictures.stage_chart import ChartedReport
 from dsocr_analyze.report import comparison, ranking, reading
 from dsocr_analyze.workload import Mode, paper_dpi
 
@@ -158,7 +159,7 @@ def _named(context: typer.Context, what: Iterable[str]) -> list[str]:
 def _check_picture(
     plot: Path,
     stacked: str,
-    columns: Sequence[_Counted | stage_chart.ChartedReport],
+    columns: Sequence[_Counted | ChartedReport],
     time: TimeRequest | None,
 ) -> None:
     """Raises, before any work, if `--plot` cannot be drawn."""
@@ -166,14 +167,14 @@ def _check_picture(
     predicted = 0 if time is None else len(time.profiles) * len(time.jobs)
     bars = [  # for seconds, one per GPU and runtime
         1 if stacked != "seconds"
-        else len(each.report.time) if isinstance(each, stage_chart.ChartedReport) else predicted
+        else len(each.report.time) if isinstance(each, ChartedReport) else predicted
         for each in columns
     ]  # fmt: skip
     if 0 in bars:
         each = columns[bars.index(0)]
         right = (
             f", and {each.name!r} has none; save it with --gpu, or leave it out"
-            if isinstance(each, stage_chart.ChartedReport)
+            if isinstance(each, ChartedReport)
             else "; give --gpu too"
         )
         raise WorkloadError(f"--quantity seconds needs predicted seconds{right}")
@@ -184,7 +185,7 @@ def _compare(
     context: typer.Context,
     time: TimeRequest | None,
     models: _Models,
-    columns: Sequence[_Counted | stage_chart.ChartedReport],
+    columns: Sequence[_Counted | ChartedReport],
     stacked: str,
 ) -> None:
     given, configs = context.params, models.configs
@@ -210,14 +211,14 @@ def _compare(
     pairs = [
         (each, made[each] if isinstance(each, _Counted) else each.report)
         for each in columns
-        if isinstance(each, stage_chart.ChartedReport) or each in made
+        if isinstance(each, ChartedReport) or each in made
     ]
     _show(context, pairs, configs, stacked, left_out)
 
 
 def _show(
     context: typer.Context,
-    pairs: Sequence[tuple[_Counted | stage_chart.ChartedReport, Report]],
+    pairs: Sequence[tuple[_Counted | ChartedReport, Report]],
     configs: Mapping[str, Path],
     stacked: str,
     left_out: Mapping[str, str] | None,
@@ -262,7 +263,7 @@ def _show(
         [printing.assumptions(context, found.assumptions, found.notes)], [given["plot"]],
         partial(found.as_csv, shown), page,
     )  # fmt: skip
-    charted = list(map(stage_chart.ChartedReport, found.names, reports, files))
+    charted = list(map(ChartedReport, found.names, reports, files))
     draw = partial(stage_chart.stage_picture, charted, stacked)
     if found.ranking is not None:
         scores = printing.Lines("Scores", [*ranking.score_lines(found, found.ranking)], "Score: ")
@@ -405,7 +406,7 @@ class _Counted(NamedTuple):
 _Asked: TypeAlias = tuple[str, _Model, Mode]
 """What the user named, or else the mode; the model; the mode."""
 
-_Groups: TypeAlias = list[list[_Asked | stage_chart.ChartedReport]]
+_Groups: TypeAlias = list[list[_Asked | ChartedReport]]
 """What stands side by side for each name."""
 
 
@@ -415,7 +416,7 @@ def _columns_of(
     models: _Models,
     dtypes: Sequence[Dtype],
     attentions: Sequence[bool],
-) -> list[_Counted | stage_chart.ChartedReport]:
+) -> list[_Counted | ChartedReport]:
     """Every combination of data type, attention, config and item, which varies fastest.
 
     Raises:
@@ -433,7 +434,7 @@ def _columns_of(
             for each in model.directory.architecture.modes.values()
         ]
     items = [each for rank in itertools.zip_longest(*groups) for each in rank if each is not None]
-    asked = [each for each in items if not isinstance(each, stage_chart.ChartedReport)]
+    asked = [each for each in items if not isinstance(each, ChartedReport)]
     models.refuse_unused([model for _, model, _ in asked])
     if not asked and (mode is not None or not has_one_setting):
         option = "a list for --dtype or --use-flash-attn" if mode is None else f"--mode {mode}"
@@ -452,10 +453,7 @@ def _columns_of(
 
     first, *others = itertools.product(dtypes, attentions)
     return [
-        *(
-            each if isinstance(each, stage_chart.ChartedReport) else column(each, *first)
-            for each in items
-        ),
+        *(each if isinstance(each, ChartedReport) else column(each, *first) for each in items),
         *(column(each, *other) for other in others for each in asked),
     ]
 
@@ -463,7 +461,7 @@ def _columns_of(
 def _of_item(item: str, mode: str | None, models: _Models) -> _Groups:
     path = Path(item)
     if path.suffix == ".json" and not input_files.is_folder(path):
-        return [[stage_chart.ChartedReport(item, reading.load_report(path))]]
+        return [[ChartedReport(item, reading.load_report(path))]]
     before, colon, own_mode = item.partition(":")
     name = names.in_any_case(before, ARCHITECTURES)
     found = models.named if name is None else models.of(ARCHITECTURES[name])
@@ -475,7 +473,7 @@ def _of_item(item: str, mode: str | None, models: _Models) -> _Groups:
         if input_files.is_folder(path):
             raise _folder(item)
         if input_files.exists(path):
-            return [[stage_chart.ChartedReport(item, reading.load_report(path))]]
+            return [[ChartedReport(item, reading.load_report(path))]]
         raise _unknown(item, lacking[0])
     if mode is not None:
         raise WorkloadError(f"{item!r} already names a mode; give it or --mode {mode}, not both")
@@ -497,7 +495,7 @@ def _in_modes(name: str | None, modes: str | None, models: Sequence[_Model]) -> 
             (name or each.default_mode, model, each.modes[each.default_mode])
             for model, each in zip(models, architectures, strict=True)
         ]]  # fmt: skip
-    groups: dict[str, list[_Asked | stage_chart.ChartedReport]] = {}
+    groups: dict[str, list[_Asked | ChartedReport]] = {}
     for model in models:
         architecture = model.directory.architecture
         try:

@@ -28,10 +28,23 @@ if TYPE_CHECKING:
     from dsocr_analyze.timing.predict import TimeRequest
     from dsocr_analyze.timing.server_benchmarks.reading import ServerBenchmark
 
+_QUANTITIES: Final = ("throughput", "roofline")
 _OF_TIME: Final[options.Added] = {
     "named_gpus": options.SECONDS_OF_A_PAGE["gpu"],
     "runtime": options.SECONDS_OF_A_PAGE["runtime"],
     "concurrency": (Annotated[str, "concurrencies"], "1,4,16"),
+    "quantity": (
+        Annotated[
+            str | None,
+            options.option(
+                _QUANTITIES,
+                f"What is plotted. Default: {_QUANTITIES[0]}.",
+                callback=options.in_any_case,
+                group=help_text.OUTPUT,
+            ),
+        ],
+        None,
+    ),
     **options.OF_PREDICTIONS,
 }
 _LISTED: Final = 4
@@ -83,8 +96,8 @@ def time(
         Path | None,
         options.option(
             "FILE",
-            "Throughput and latency over concurrency, as FILE.png or FILE.svg. Needs the extra"
-            " 'plot'.",
+            "Throughput and latency over concurrency, or the roofline of the stages, as FILE.png or"
+            " FILE.svg. Needs the extra 'plot'.",
             group=help_text.OUTPUT,
         ),
     ] = None,
@@ -129,6 +142,11 @@ def time(
 
 
 def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_all: bool) -> None:
+    given = context.params
+    if given["quantity"] is not None and given["plot"] is None:
+        raise WorkloadError(
+            f"--quantity {given['quantity']} is for a picture; give --plot FILE too"
+        )
     entries = engine.entries(asked, partial(words.leave_out, context) if is_of_all else None)
     if not entries:
         raise WorkloadError("no GPU of the catalogue supports these types; give others")
@@ -142,10 +160,13 @@ def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_a
     )
 
     def picture() -> Picture:
-        from dsocr_analyze.pictures.stage_chart import throughput_picture
+        from dsocr_analyze.pictures.stage_chart import roofline_picture, throughput_picture
 
-        attention = ATTENTION_NAMES[asked.flash_attention]
-        return throughput_picture(report, asked.dtype, attention, context.params["config"])
+        shown = asked.dtype, ATTENTION_NAMES[asked.flash_attention], given["config"]
+        if given["quantity"] != "roofline":
+            return throughput_picture(report, *shown)
+        profiles = engine.time.profiles if engine.time else ()
+        return roofline_picture(report, {each.gpu.name: each.gpu for each in profiles}, *shown)
 
     is_long = len(entries) > _LISTED
     answers = time_tables.time_answers(entries, report.workload.max_new_tokens)
@@ -158,7 +179,7 @@ def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_a
         ),
         [time_tables.overview(entries)] if is_long else time_tables.time_tables(entries),
         [printing.time_assumptions(context, entries)],
-        [context.params["plot"]],
+        [given["plot"]],
     )
     printing.emit(context, report, said, picture=picture)
 

@@ -12,7 +12,8 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -129,10 +130,12 @@ def _matplotlib() -> ModuleType:
 class Picture:
     """A figure `width` inches wide, within `drawing`; the subtitle says what is constant.
 
+    Panels stand one above the other and share their x axis; `axes` is the first.
+
     Draw into `axes`, name them, add the legend and call `lay_out`; then label bars.
     """
 
-    def __init__(self, title: str, subtitle: str, *, width: float = 8.0) -> None:
+    def __init__(self, title: str, subtitle: str, *, width: float = 8.0, panels: int = 1) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
@@ -140,15 +143,18 @@ class Picture:
         self.figure = Figure(figsize=(width, _PLOT_HEIGHT), dpi=_DPI, layout="constrained")
         FigureCanvasAgg(self.figure)
         self.measure = _TextMeasure(self.figure)
-        self.axes = self.figure.add_subplot()
-        self.axes.set_axisbelow(True)
-        self.axes.grid(axis="y", alpha=0.3)
-        self.axes.spines[["top", "right"]].set_visible(False)
+        self.panels = self.figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
+        self.axes = self.panels[0]
+        for axes in self.panels:
+            axes.set_axisbelow(True)
+            axes.grid(axis="y", alpha=0.3)
+            axes.spines[["top", "right"]].set_visible(False)
         self._names: list[str] = []
         self._legend: Legend | None = None
         self._heads: list[tuple[Text, float]] = []
         self._header = _MARGIN
-        self._plot_height = _PLOT_HEIGHT
+        self._least_axis = _LEAST_AXIS / math.sqrt(panels)
+        self._plot_height = _PLOT_HEIGHT * math.sqrt(panels)
         self._head("title", title, size=13, colour="black")
         self._head("subtitle", subtitle, size=9, colour="0.35")
 
@@ -170,14 +176,12 @@ class Picture:
         self._heads.append((artist, self._header))
         self._header += self.measure.height("\n".join(lines), size) / _DPI + 0.05
 
-    def name_axes(self, x: str, y: str) -> None:
-        """Labels the axes, with units."""
-        self.axes.set_xlabel(visible(x))
-        self.axes.set_ylabel(self.upright(visible(y)))
-
-    def upright(self, name: str) -> str:
-        """A vertical axis's name, wrapped to its length."""
-        return "\n".join(self.measure.wrapped(name, _LEAST_AXIS * _DPI, 10))
+    def name_axes(self, x: str, *y: str) -> None:
+        """Labels the x axis and the panels' y axes, with units."""
+        self.panels[-1].set_xlabel(visible(x))
+        for axes, name in zip(self.panels, y, strict=True):
+            lines = self.measure.wrapped(visible(name), self._least_axis * _DPI, 10)
+            axes.set_ylabel("\n".join(lines))
 
     def name_bars(self, names: Sequence[str]) -> None:
         """Labels bars at x = 0, 1, 2, ...; names keep their line breaks."""
@@ -212,7 +216,7 @@ class Picture:
         if self._names:
             self._draw_names()
             self._divide(footer)
-        lacking = _LEAST_AXIS - self.axes.bbox.height / _DPI
+        lacking = self._least_axis - self.axes.bbox.height / _DPI
         if lacking > 0.01:  # long names below the axis
             self._plot_height += lacking
             self._divide(footer)
@@ -391,6 +395,26 @@ def scale_axis(axis: Axis, scale: Scale, *, whole: bool = False) -> None:
         axis.set_major_locator(MaxNLocator(integer=True))
 
 
+def scale_logarithmically(axis: Axis, *, base: int = 10) -> None:
+    """Scales an axis around its positive values.
+
+    Ticks are at powers of the base, if that is ten also at 2 and 5 of a few decades; values close
+    to one another have ticks at even distances.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    axes, name = axis.axes, "x" if axis is axis.axes.xaxis else "y"
+    low, high = axis.get_data_interval()
+    axes.set(**{f"{name}scale": "log", f"{name}lim": (low / 1.25, 1.25 * high)})
+    between = (1, 2, 5) if base == 10 and high < 10**4 * low else (1,)
+    axis.set_major_locator(
+        LogLocator(base, subs=between) if high > 4 * low
+        else MaxNLocator(6, steps=[1, 2, 5, 10], integer=base == 2)
+    )  # fmt: skip
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axis.set_minor_locator(NullLocator())
+
+
 class Top(NamedTuple):
     """The centre of a bar's top, and its value."""
 
@@ -456,4 +480,23 @@ def label_segments(picture: Picture, segments: Sequence[tuple[Rectangle, str, fl
             patch.get_x() + patch.get_width() / 2, patch.get_y() + patch.get_height() / 2, said,
             ha="center", va="center", fontsize=size, color="white", linespacing=1.25,
             bbox={"facecolor": colour, "edgecolor": "none", "pad": 1},
+        ).set_in_layout(False)  # fmt: skip
+
+
+# --- names beside points -------------------------------------------------------------------------
+
+
+def label_points(picture: Picture, points: Iterable[tuple[float, float, str]]) -> None:
+    """Writes names beside points of a laid out picture, each on a line that no other touches."""
+    axes, size, in_points = picture.axes, 9.0, 72 / picture.figure.dpi
+    line = picture.measure.height("x", size)
+    level = axes.bbox.y1
+    for place, height, name in sorted(points, key=itemgetter(1), reverse=True):
+        x, y = axes.transData.transform((place, height))
+        level = min(y, level - line)
+        is_left = x > (axes.bbox.x0 + axes.bbox.x1) / 2
+        axes.annotate(
+            name, (place, height), (-size if is_left else size, (level - y) * in_points),
+            textcoords="offset points", ha="right" if is_left else "left", va="center",
+            fontsize=size,
         ).set_in_layout(False)  # fmt: skip

@@ -1,12 +1,13 @@
-"""Charts of reports: a page's cost by stage; throughput over concurrency; accuracy over speed."""
+"""Charts of reports: a page's cost by stage; predicted seconds; accuracy over speed."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures.picture import (
@@ -14,13 +15,14 @@ from dsocr_analyze.pictures.picture import (
     HATCHES,
     MARKERS,
     Picture,
-    Scale,
     Top,
     drawing,
     label_bars,
+    label_points,
     label_segments,
     paler,
     scale_axis,
+    scale_logarithmically,
     scale_of,
 )
 from dsocr_analyze.pictures.settings import (
@@ -50,8 +52,10 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.patches import Rectangle
 
+    from dsocr_analyze.hardware.devices import Gpu
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.report.time_tables import TimeReport
+    from dsocr_analyze.timing import TimeEntry
 
 MOST_BARS: Final = 24
 """Most bars in one picture."""
@@ -64,6 +68,8 @@ _WHAT: Final = {
 _BAR_WIDTH: Final = 0.8
 _BAR_INCHES: Final = (0.75, 1.6)
 _INCHES: Final = (8.0, 16.0)
+_KEY: Final[dict[str, Any]] = {"color": "0.35", "linestyle": ""}
+"""A mark in a legend that is of no line's colour."""
 
 
 @dataclass(frozen=True)
@@ -214,58 +220,121 @@ def _stage_label(name: str, reports: Sequence[Report]) -> str:
     return f"{name} ({counted(found.pop(), 'step')})" if len(found) == 1 else f"{name} (all steps)"
 
 
-# --- throughput and latency over concurrency -----------------------------------------------------
+# --- predicted seconds ---------------------------------------------------------------------------
 
 
 def throughput_picture(
     report: TimeReport, dtype: str, attention: str, config: Path | None = None
 ) -> Picture:
-    """Pages per second with their band (filled markers); seconds per page (hollow, dotted).
+    """Pages per second with their band; below, seconds of a page and of its first token.
 
-    Each GPU and runtime has a colour and marker.
+    Each GPU and runtime has a colour and marker, hollow for the first token.
     """
+    subtitle, labels = _fixed_and_labels(report, dtype, attention, config)
+    handles: list[Artist] = []
+    with drawing():
+        picture = Picture("Predicted throughput and latency of pages", subtitle, panels=2)
+        rates, latency = picture.panels
+        for index, entry in enumerate(report.time):
+            loads = sorted(entry.throughput, key=lambda load: load.concurrency)
+            at = [load.concurrency for load in loads]
+            bands = [load.pages_per_second_band for load in loads]
+            style: dict[str, Any] = {
+                "color": PALETTE[index % len(PALETTE)], "marker": MARKERS[index % len(MARKERS)],
+                "linestyle": DASHES[index // len(PALETTE) % 3],
+            }  # fmt: skip
+            handles += rates.plot(at, [load.pages_per_second for load in loads], **style)
+            rates.fill_between(
+                at, [each.low for each in bands], [each.high for each in bands],
+                color=style["color"], alpha=0.2, linewidth=0,
+            )  # fmt: skip
+            latency.plot(at, [load.page_seconds for load in loads], **style)
+            latency.plot(at, [load.ttft_seconds for load in loads], markerfacecolor="w", **style)
+        picture.name_axes("pages at once", "pages per second, with band", "seconds")
+        rates.set_ylim(bottom=0)
+        scale_logarithmically(latency.xaxis, base=2)
+        scale_logarithmically(latency.yaxis)
+        for inside in (_KEY["color"], "w"):
+            handles += latency.plot([], marker="o", markerfacecolor=inside, **_KEY)
+        picture.add_legend(handles, [*labels, "page", "first token"])
+        picture.lay_out()
+    return picture
+
+
+def roofline_picture(
+    report: TimeReport,
+    gpus: Mapping[str, Gpu],
+    dtype: str,
+    attention: str,
+    config: Path | None = None,
+) -> Picture:
+    """FLOPs per second over FLOPs per byte: the roofs of GPUs, and the stages of a page alone.
+
+    A stage's rate is its share of the peak; its share of the bandwidth gives its bytes.
+    """
+    subtitle, labels = _fixed_and_labels(report, dtype, attention, config)
+    roofs = [
+        (gpus[entry.gpu].tflops(dtype), gpus[entry.gpu].bandwidth_gb_s / 1e3)
+        for entry in report.time
+    ]
+    found = [_points(entry, *roof) for entry, roof in zip(report.time, roofs, strict=True)]
+    markers = dict(zip(report.time[0].stages, itertools.cycle(MARKERS), strict=False))
+    ridges = [peak / bandwidth for peak, bandwidth in roofs]
+    across = [*ridges, *(x for points in found for x, _, _ in points)]
+    least, most = min(across) / 2, 2 * max(across)
+    handles: list[Artist] = []
+    with drawing():
+        picture = Picture(
+            f"Predicted roofline of the stages of a page alone, one step of {[*markers][-1]}",
+            subtitle,
+        )
+        axes = picture.axes
+        for index, (peak, bandwidth) in enumerate(roofs):
+            colour = PALETTE[index % len(PALETTE)]
+            handles += axes.plot(
+                [least, ridges[index], most], [least * bandwidth, peak, peak], color=colour,
+                linestyle=DASHES[index % len(DASHES)],
+            )  # fmt: skip
+            labels[index] += f": {peak:,g} TFLOP/s, {bandwidth:g} TB/s"
+            for x, y, name in found[index]:
+                axes.plot(x, y, color=colour, marker=markers[name])
+        picture.name_axes("arithmetic intensity [FLOPs/byte]", f"rate [TFLOP/s of {dtype}]")
+        scale_logarithmically(axes.xaxis)
+        scale_logarithmically(axes.yaxis)
+        for marker in markers.values():
+            handles += axes.plot([], marker=marker, **_KEY)
+        picture.add_legend(handles, [*labels, *markers])
+        picture.lay_out()
+        if len(found) == 1:
+            label_points(picture, found[0])
+    return picture
+
+
+def _points(entry: TimeEntry, peak: float, bandwidth: float) -> list[tuple[float, float, str]]:
+    """FLOPs per byte, TFLOP/s and names of stages, below a roof of TFLOP/s and TB/s."""
+    return [
+        (peak * each.peak_share / (bandwidth * each.bandwidth_share), peak * each.peak_share, name)
+        for name, each in entry.stages.items()
+        if each.peak_share and each.bandwidth_share
+    ]
+
+
+def _fixed_and_labels(
+    report: TimeReport, dtype: str, attention: str, config: Path | None
+) -> tuple[str, list[str]]:
+    """What all predictions share, and in what each differs; the GPU's name if it is alone."""
     about = {
         **settings_of_model(report.model, config),
         **settings_of_workload(report.workload, report.model.architecture),
         "dtype": dtype,
         "attention": attention,
     }
-    del about["batch_size"]  # it is the x axis
+    del about["batch_size"]  # the page is alone, or it is the x axis
     rows = [about | settings_of_time(entry) for entry in report.time]
     settings = {name: [row[name] for row in rows] for name in rows[0]}
     differing = varying(settings)
-    handles: list[Artist] = []
-    labels: list[str] = []
-    with drawing():
-        picture = Picture("Predicted throughput and latency of pages", fixed_line(settings))
-        axes, latency = picture.axes, picture.axes.twinx()
-        latency.spines["top"].set_visible(False)
-        for index, (entry, row) in enumerate(zip(report.time, rows, strict=True)):
-            at = [load.concurrency for load in entry.throughput]
-            bands = [load.pages_per_second_band for load in entry.throughput]
-            colour, marker = PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)]
-            handles += axes.plot(
-                at, [load.pages_per_second for load in entry.throughput], color=colour,
-                marker=marker, linestyle=DASHES[index // len(PALETTE) % 3],
-            )  # fmt: skip
-            axes.fill_between(
-                at, [each.low for each in bands], [each.high for each in bands], color=colour,
-                alpha=0.2, linewidth=0,
-            )  # fmt: skip
-            latency.plot(
-                at, [load.page_seconds for load in entry.throughput], color=colour, linestyle=":",
-                marker=marker, markerfacecolor="white",
-            )  # fmt: skip
-            labels.append(", ".join(filter(None, (said_of(name, row[name]) for name in differing))))
-        picture.name_axes("pages at once", "pages per second (filled markers, with band)")
-        latency.set_ylabel(picture.upright("seconds per page (hollow markers, dotted)"))
-        scale_axis(axes.xaxis, Scale(1, ""), whole=True)
-        axes.set_ylim(bottom=0)
-        latency.set_ylim(bottom=0)
-        if differing:
-            picture.add_legend(handles, labels)
-        picture.lay_out()
-    return picture
+    said = ([said_of(name, row[name]) for name in differing or ["gpu"]] for row in rows)
+    return fixed_line(settings), [", ".join(filter(None, each)) for each in said]
 
 
 # --- accuracy over pages per second ---------------------------------------------------------------

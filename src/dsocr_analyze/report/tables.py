@@ -99,10 +99,9 @@ def stage_colours(names: Iterable[str]) -> dict[str, str]:
 def model_name(model: Model) -> str:
     """A model for readers: its architecture or its class, and the folder that it is in, if any."""
     known = ARCHITECTURES.get(model.architecture or "")
-    name, plain = (known.title, known.name) if known else (model.class_name or model.id, "")
-    if model.source == "reference" or model.id in (name, plain):
-        return name
-    return f"{name} in {model.id}"
+    name = known.title if known else model.class_name or model.id
+    is_plain = model.source == "reference" or model.id in (name, known and known.name)
+    return name if is_plain else f"{name} in {model.id}"
 
 
 # --- modules -------------------------------------------------------------------------------------

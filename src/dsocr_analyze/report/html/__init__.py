@@ -38,9 +38,6 @@ _SCRIPTS: Final = (
 )  # fmt: skip
 """Each script stands after those that it calls."""
 
-_MOST_NAMED: Final = 7
-"""Names in a title."""
-
 _LARGEST_SAFE: Final = 2**53 - 1
 """JavaScript's largest exact integer."""
 
@@ -130,12 +127,9 @@ def _title(report: Report) -> str:
 def _title_beside(names: Sequence[str], reports: Iterable[Report]) -> str:
     """The models that are compared, or of one model the reports."""
     models = [*dict.fromkeys(model_name(report.metadata.model) for report in reports)]
-    listed = [*names] if len(models) == 1 else models
-    if len(listed) > _MOST_NAMED:
-        listed[_MOST_NAMED - 1 :] = [f"{len(listed) - _MOST_NAMED + 1} more"]
-    *most, last = listed
-    compared = f"{', '.join(most)} and {last}" if most else last
-    return f"{models[0]}: {compared} compared" if len(models) == 1 else f"{compared} compared"
+    if len(models) > 1:
+        return f"{', '.join(models)} compared"
+    return f"{models[0]}: {', '.join(names)} compared"
 
 
 def _of_stages(*reports: Report) -> Contents:
