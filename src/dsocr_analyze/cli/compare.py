@@ -61,8 +61,7 @@ _OF_ALL: Final[options.Added] = {
         None,
     ),
 }
-_AT_ONCE: Final = "1,32"
-"""Pages in flight of all models, unless others are asked for."""
+_AT_ONCE: Final = "1,32"  # pages in flight of all models, unless others are asked for
 
 
 def _comparable() -> list[str]:
@@ -157,10 +156,7 @@ def _named(context: typer.Context, what: Iterable[str]) -> list[str]:
 
 
 def _check_picture(
-    plot: Path,
-    stacked: str,
-    columns: Sequence[_Counted | ChartedReport],
-    time: TimeRequest | None,
+    plot: Path, stacked: str, columns: Sequence[_Counted | ChartedReport], time: TimeRequest | None
 ) -> None:
     """Raises, before any work, if `--plot` cannot be drawn."""
     options.check_files(None, plot)

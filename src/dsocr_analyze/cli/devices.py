@@ -144,15 +144,14 @@ def fit(
         [document.workload], [element.name],
         [ATTENTION_NAMES[True] if flash_attention else architecture.attention],
     )  # fmt: skip
-    titles, by = [each.title for each in gpus], "the analytic engine"
-    assumed = [*map(": ".join, fitting.ASSUMPTIONS.items())]
-    if stages is not None:
-        by, assumed = "traces on meta", [*assumed, fitting.TRACED_ASSUMPTION]
+    titles = [each.title for each in gpus]
+    by = "the analytic engine" if stages is None else "traces on meta"
+    traced = [] if stages is None else [fitting.TRACED_ASSUMPTION]
     answers = documents.fit_answers(document, titles, is_named=bool(named))
     printing.emit(context, document, printing.Said(
         "\n".join([*answers, f"Ran: {model_text(source)} by {by}", line]),
         list(documents.fit_tables(document, titles)),
-        [printing.assumptions(context, assumed)],
+        [printing.assumptions(context, [*map(": ".join, fitting.ASSUMPTIONS.items()), *traced])],
     ))  # fmt: skip
     if named and not all(each.fits for each in fits):
         raise typer.Exit(exits.NO)
