@@ -552,9 +552,6 @@ REFUSED = [
     ("advise --kind newspapre", 2,
      "--kind 'newspapre' is unknown; did you mean newspaper? give book, slides, financial"
      " report, textbook, exam paper, magazine, academic papers, notes, newspaper"),
-    ("advise --kind notes --arch deepseek-ocr-2", 2,
-     "--kind 'notes' has no effect: no published figures are known for DeepSeek-OCR-2; leave"
-     " it out"),
     ("advise --max-new-tokens 0 --page-text-tokens 9", 2,
      "--max-new-tokens 0 is too small; give 1 to 1048576 tokens"),
     ("advise --quiet", 2,

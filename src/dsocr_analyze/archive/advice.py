@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from msgspec.structs import asdict, astuple
+from msgspec.structs import asdict
 
 from dsocr_analyze.analytic import ATTENTION_NAMES, page_figures
 from dsocr_analyze.architectures import PageRequest
@@ -14,7 +14,6 @@ from dsocr_analyze.archive.advice_document import (
     AdviceDocument,
     Cost,
     Density,
-    EditDistances,
     ModeAdvice,
     ModeVerdict,
     PublishedAccuracy,
@@ -22,8 +21,11 @@ from dsocr_analyze.archive.advice_document import (
     Seen,
     TextCost,
     fineness,
+    kinds_of_document,
     published_accuracy,
+    published_text_tokens,
 )
+from dsocr_analyze.archive.recommendation import at_runtime, recommend
 from dsocr_analyze.archive.setting import opening_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
@@ -41,10 +43,8 @@ from dsocr_analyze.report.table import (
     scaled,
 )
 from dsocr_analyze.timing import TimeEntry, assumptions
+from dsocr_analyze.timing.served_modes import served_notes
 from dsocr_analyze.workload import Mode, position_warnings
-
-_ALL_KINDS: Final = "all kinds"
-_ANSWERS: Final = {True: "yes", False: "no", None: "-"}
 
 _DEFAULT_TEXT_TOKENS: Final = (600, 1000, 2000, 4000)
 
@@ -57,6 +57,9 @@ _NOTES: Final = (
     " has newlines and separators",
 )
 _NO_DPI: Final = "the page's own resolution is unknown, so scales are shown instead of dpi"
+_OF_KIND: Final = (
+    "pages of kind {} hold {:,} to {:,} text tokens, as published; the middle of it is counted"
+)
 _PUBLISHED_FOR: Final = (
     "published figures are for the published checkpoint; none are known for other weights"
 )
@@ -67,14 +70,16 @@ class AdviceRequest:
     """A page, and what is asked of a mode for it."""
 
     request: PageRequest
-    """Without sizes of views. By default, one new token per text token in `holds` and the end token
-    are generated, as far as positions go."""
+    """Without sizes of views. One new token per text token in `holds` and the end token are
+    generated, as far as positions and its `max_new_tokens` go."""
     dpi: Fraction | None = None
     """Pixels per inch of the page, if known."""
     holds: tuple[int, ...] | None = None
-    """Possible numbers of text tokens; None for 600 to 4,000."""
+    """Possible numbers of text tokens; None for what is published of the kind."""
+    writes_text: bool = True
+    """Whether new tokens follow from the text; else, from `request` alone."""
     kind: str | None = None
-    """Kind of document with published figures."""
+    """Kind of document."""
     wanted: Requirements | None = None
 
     def in_dpi(self, scale: Fraction) -> float | None:
@@ -94,13 +99,16 @@ def advise(
 
     Raises:
         WorkloadError: A size or length is out of range, a minimum resolution is given for a page of
-            unknown resolution, or there are no published figures for the kind of document.
+            unknown resolution, or the kind of document is unknown.
         ConfigError: The config describes something without a closed form.
     """
     architecture = directory.architecture
     _check(page)
     published = published_accuracy(architecture.name)
-    kind = None if page.kind is None else _kind(page.kind, published, architecture.title)
+    kind = None if page.kind is None else _kind(page.kind)
+    of_kind = None if kind is None or page.holds else published_text_tokens(kind)
+    if of_kind is not None:
+        page = replace(page, holds=(sum(of_kind) // 2,))
     planned = page.request.workload_of_page
 
     def costed(asked: PageRequest, text_tokens: int) -> TextCost:
@@ -115,6 +123,7 @@ def advise(
     meeting = tuple(each.mode for each in advice if each.verdict and each.verdict.meets)
     return AdviceDocument(
         **asdict(opening_of(directory, architecture, modes, command="advise", options=options)),
+        recommendation=recommend(architecture, advice, kind=kind, published=published),
         page=planned.page,
         page_dpi=page.in_dpi(Fraction(1)),
         kind=kind,
@@ -132,6 +141,7 @@ def advise(
         notes=(
             *_NOTES,
             *([] if page.dpi is not None else [_NO_DPI]),
+            *([] if of_kind is None else [_OF_KIND.format(kind, *of_kind)]),
             f"no published accuracy by mode or compression is known for {architecture.title}"
             if published is None
             else _PUBLISHED_FOR,
@@ -155,14 +165,8 @@ def _check(page: AdviceRequest) -> None:
         )
 
 
-def _kind(given: str, published: PublishedAccuracy | None, title: str) -> str:
-    if published is None:
-        raise WorkloadError(
-            f"kind {given!r} has no effect: no published figures are known for {title}; leave it"
-            " out",
-            arguments=["kind"],
-        )
-    kinds = published.edit_distance.kinds
+def _kind(given: str) -> str:
+    kinds = kinds_of_document()
     spaced = given.replace("-", " ").replace("_", " ")
     if (found := in_any_case(spaced, kinds)) is None:
         raise WorkloadError(
@@ -186,11 +190,12 @@ def _of_mode(
     workload = asked.workload_of_page
     positions = directory.dimensions().decoder.max_position_embeddings
     # The last token takes no position: no decode step reads it.
-    most = max(1, positions - workload.seq_len + 1)
+    limits = positions - workload.seq_len + 1, page.request.max_new_tokens or positions
+    most = max(1, min(limits))
     by_text = tuple(
         costed(replace(asked, max_new_tokens=min(each + 1, most)), each)
         for each in page.holds or ()
-        if page.request.max_new_tokens is None
+        if page.writes_text
     )
     longest = max(by_text, key=lambda text: text.text_tokens) if by_text else costed(asked, 0)
     workload = replace(workload, max_new_tokens=longest.max_new_tokens)
@@ -206,18 +211,15 @@ def _of_mode(
         for each, (across, down) in zip(shown, scales, strict=True)
     )  # fmt: skip
     vision_tokens = sum(each.tokens for each in shown)
-    rows = [
-        (None, "none for this model") if published is None
-        else published.precision.at(mode.name, each)
-        for each in texts
-    ]  # fmt: skip
     densities = tuple(
         Density(
             text_tokens=each, compression=each / vision_tokens,
-            prompt_compression=each / workload.visual_tokens, published=row, lack=lack,
+            prompt_compression=each / workload.visual_tokens,
+            published=None if published is None else published.precision.at(mode.name, each),
         )
-        for each, (row, lack) in zip(texts, rows, strict=True)
+        for each in texts
     )  # fmt: skip
+    hosts = dict.fromkeys(entry.assumptions.host for entry in longest.time)
     return ModeAdvice(
         mode=mode.name,
         base_size=mode.base_size or None,
@@ -238,7 +240,11 @@ def _of_mode(
         verdict=None
         if page.wanted is None
         else _verdict(page.wanted, page.in_dpi(scale), densities),
-        notes=(*architecture.notes_of(workload), *position_warnings(workload, positions)),
+        notes=(
+            *architecture.notes_of(workload),
+            *position_warnings(workload, positions),
+            *(note for host in hosts for note in served_notes(architecture, host, workload)),
+        ),
     )
 
 
@@ -275,40 +281,27 @@ def _verdict(wanted: Requirements, dpi: float | None, densities: Sequence[Densit
 
 
 def advice_lines(advice: AdviceDocument) -> Iterator[str]:
-    """What was counted, and which modes meet the requirements."""
+    """The recommendation, which modes meet the requirements, and what was counted."""
+    yield from advice.recommendation.sentences
+    if advice.modes_that_meet is not None:
+        most = max(density.text_tokens for density in advice.modes[0].densities)
+        meeting = ", ".join(advice.modes_that_meet) or "no mode"
+        yield f"Within the limits, with up to {most:,} text tokens on the page: {meeting}"
     dpi = advice.page_dpi
     resolution = "" if dpi is None else f" at {dpi:.1f}".removesuffix(".0") + " dpi"
-    pages = counted(advice.batch_size, "page")
-    yield f"Ran: {model_text(advice.model)} by the analytic engine"
     yield "Page of {} x {} pixels{}; {} at a time, {}".format(
-        *advice.page, resolution, pages,
+        *advice.page, resolution, counted(advice.batch_size, "page"),
         "as many new tokens as the text on it needs" if advice.is_written_out
         else f"{advice.max_new_tokens:,} new tokens",
     )  # fmt: skip
     if advice.is_written_out:
-        yield "New tokens: one per text token and the end token" + _without_room(advice)
+        yield "New tokens: one per text token and the end token" + _cut_off(advice)
+    yield f"Ran: {model_text(advice.model)} by the analytic engine"
     yield f"Type {advice.dtype}, {advice.attention} attention"
-    published = [
-        (mode.edit_distances.kinds[advice.kind], mode.mode)
-        for mode in advice.modes
-        if advice.kind is not None and mode.edit_distances is not None
-    ]
-    if published:
-        ends = dict.fromkeys((min(published), max(published)))
-        said = " to ".join(f"{distance:.3f} ({mode})" for distance, mode in ends)
-        yield f"Published edit distance for {advice.kind}: {said}"
-    wanted, meeting = advice.requirements, advice.modes_that_meet
-    if wanted is not None and meeting is not None:
-        least, compression = wanted.minimum_dpi, wanted.maximum_compression
-        asked = [] if least is None else [f"at least {least:g} dpi"]
-        if compression is not None:
-            most = max(density.text_tokens for density in advice.modes[0].densities)
-            asked.append(f"at most {compression:g}x at {most:,} text tokens")
-        yield f"With {' and '.join(asked)}: {', '.join(meeting) or 'no mode'}"
 
 
-def _without_room(advice: AdviceDocument) -> str:
-    """For which text positions do not suffice, and what fits instead."""
+def _cut_off(advice: AdviceDocument) -> str:
+    """Which texts are not written out to their end, and what is generated instead."""
     lacking = [
         (text.text_tokens, f"{text.max_new_tokens:,} in {mode.mode}")
         for mode in advice.modes
@@ -316,7 +309,7 @@ def _without_room(advice: AdviceDocument) -> str:
         if not text.has_room
     ]
     return "".join(
-        f"; for {tokens:,} text tokens only what the context leaves:"
+        f"; a page of {tokens:,} text tokens is cut off after"
         f" {', '.join(fitting for number, fitting in lacking if number == tokens)}"
         for tokens in dict.fromkeys(number for number, _ in lacking)
     )
@@ -333,8 +326,8 @@ def advice_notes(advice: AdviceDocument) -> list[str]:
             *(f"{distance.tables}: {limit}" for limit in distance.limits),
         )
     notes += [f"{mode.mode}: {note}" for mode in advice.modes for note in mode.notes]
-    # The lines above the tables say how many tokens each text takes.
-    known = {
+    # The lines above the tables say how many tokens each text takes, and notes what is served.
+    known = {note for mode in advice.modes for note in mode.notes} | {
         assumptions.OutputLengths.fixed(text.max_new_tokens).sentence
         for mode in advice.modes
         for text in mode.by_text_tokens
@@ -347,27 +340,14 @@ def advice_notes(advice: AdviceDocument) -> list[str]:
         for each in entry.assumptions.sentences
         if each not in known
     )
-    return list(dict.fromkeys(notes))
+    return [each for each in dict.fromkeys(notes) if each not in advice.recommendation.sentences]
 
 
 def advice_tables(advice: AdviceDocument) -> Iterator[Table]:
-    """Resolution and tokens, costs, seconds, compression and published accuracy."""
+    """Edit distances, costs, seconds, resolution and tokens, compression, and precision."""
     modes = advice.modes
-    unit = "scale" if advice.page_dpi is None else "dpi"
-    yield Table(
-        f"Effective resolution ({unit}, horizontal x vertical) and vision tokens",
-        ("mode", "tiles", "in tiles", "global view", "effective", "tokens", "prompt"),
-        tuple(
-            (
-                mode.mode, "{} x {}".format(*mode.grid) if len(mode.seen) > 1 else "-",
-                mode.seen[0].text if len(mode.seen) > 1 else "-", mode.seen[-1].text,
-                fineness(mode.effective_scale, mode.effective_dpi),
-                exact(mode.vision_tokens), exact(mode.visual_tokens),
-            )
-            for mode in modes
-        ),
-        label_columns=2,
-    )  # fmt: skip
+    if advice.published is not None and any(mode.edit_distances for mode in modes):
+        yield _distances(advice, advice.published)
     labels = ("mode", "text tokens") if advice.is_written_out else ("mode",)
     cases = [(_label(mode, case), mode, case) for mode in modes for case in mode.cases]
     yield Table(
@@ -385,10 +365,10 @@ def advice_tables(advice: AdviceDocument) -> Iterator[Table]:
     if any(mode.time for mode in modes):
         yield Table(
             "Predicted seconds, and cost of 1,000 pages",
-            (*labels, "GPU", "runtime", "at once", "s per page", "pages/s", "per 1,000"),
+            (*labels, "GPU and runtime", "at once", "s per page", "pages/s", "per 1,000"),
             tuple(
                 (
-                    *label, entry.gpu, entry.runtime, str(load.concurrency),
+                    *label, at_runtime(entry), str(load.concurrency),
                     ratio_text(load.page_seconds), ratio_text(load.pages_per_second),
                     price_text(load.cost_per_thousand_pages),
                 )
@@ -396,27 +376,28 @@ def advice_tables(advice: AdviceDocument) -> Iterator[Table]:
                 for entry in case.time
                 for load in entry.throughput
             ),
-            label_columns=len(labels) + 2,
+            label_columns=len(labels) + 1,
         )  # fmt: skip
+    unit = "scale" if advice.page_dpi is None else "dpi"
     yield Table(
-        "Compression: text tokens on the page per vision token",
-        ("mode", *(f"{density.text_tokens:,} tokens" for density in modes[0].densities)),
-        tuple((mode.mode, *(f"{each.compression:.1f}x" for each in mode.densities))
-              for mode in modes),
+        f"Effective resolution ({unit}, horizontal x vertical) and vision tokens",
+        ("mode", "tiles", "in tiles", "global view", "effective", "tokens", "prompt"),
+        tuple(
+            (
+                mode.mode, "{} x {}".format(*mode.grid) if len(mode.seen) > 1 else "-",
+                mode.seen[0].text if len(mode.seen) > 1 else "-", mode.seen[-1].text,
+                fineness(mode.effective_scale, mode.effective_dpi),
+                exact(mode.vision_tokens), exact(mode.visual_tokens),
+            )
+            for mode in modes
+        ),
+        label_columns=2,
     )  # fmt: skip
-    if advice.published is not None:
-        yield from _published_tables(advice, advice.published)
-    if advice.requirements is not None:
-        yield Table(
-            "Requirements",
-            ("mode", "resolution", "compression", "meets all"),
-            tuple(
-                (mode.mode, *(_ANSWERS[each] for each in astuple(mode.verdict)))
-                for mode in modes
-                if mode.verdict is not None
-            ),
-            label_columns=4,
-        )
+    yield Table(
+        "Compression: text tokens on the page per vision token, and published precision",
+        ("mode", *(f"{density.text_tokens:,} tokens" for density in modes[0].densities)),
+        tuple((mode.mode, *map(_density, mode.densities)) for mode in modes),
+    )  # fmt: skip
 
 
 def _label(mode: ModeAdvice, case: ModeAdvice | TextCost) -> tuple[str, ...]:
@@ -426,62 +407,23 @@ def _label(mode: ModeAdvice, case: ModeAdvice | TextCost) -> tuple[str, ...]:
     return (mode.mode, text if case.has_room else f"{exact(case.max_new_tokens)} of {text}")
 
 
-def _published_tables(advice: AdviceDocument, published: PublishedAccuracy) -> Iterator[Table]:
-    yield Table(
-        f"Published {published.precision.measures}",
-        ("mode", "text tokens", "precision"),
-        tuple((mode.mode, *cells) for mode in advice.modes for cells in _precisions(mode)),
-        label_columns=3,
-    )
-    found = {mode.mode: mode.edit_distances for mode in advice.modes}
-    figures = (
-        ("English", "its text", "Chinese", "its text") if advice.kind is None
-        else (advice.kind, _ALL_KINDS)
-    )  # fmt: skip
-    none = ("none published", *("-" for _ in figures))
-    yield Table(
-        f"Published {published.edit_distance.measures}",
-        ("mode", "vision tokens", *figures),
+def _distances(advice: AdviceDocument, published: PublishedAccuracy) -> Table:
+    """Of the kind asked for; else of the kinds that decide."""
+    found = {mode.mode: mode.edit_distances for mode in advice.modes if mode.edit_distances}
+    kinds = [advice.kind] if advice.kind else advice.recommendation.kinds_that_decide
+    return Table(
+        f"Published {published.edit_distance.measures}; lower is better, 0 is a perfect page",
+        ("pages", *found),
         tuple(
-            (mode, *(none if each is None else _distances(each, advice.kind)))
-            for mode, each in found.items()
+            ("all kinds" if kind == ALL_KINDS else kind,
+             *(f"{each.kinds[kind]:.3f}" for each in found.values()))
+            for kind in (*kinds, ALL_KINDS)
         ),
-        label_columns=2,
-    )
-    kinds = {mode: each.kinds for mode, each in found.items() if each is not None}
-    if advice.kind is None and kinds:
-        every = dict.fromkeys(kind for each in kinds.values() for kind in each)
-        rows = tuple(
-            (
-                _ALL_KINDS if kind == ALL_KINDS else kind,
-                *(f"{each[kind]:.3f}" for each in kinds.values()),
-            )
-            for kind in every
-        )
-        yield Table("Published edit distance by kind of document", ("kind", *kinds), rows)
+    )  # fmt: skip
 
 
-def _distances(found: EditDistances, kind: str | None) -> tuple[str, ...]:
-    values = (
-        [at for of in (found.english, found.chinese) for at in (of.overall, of.text)]
-        if kind is None
-        else [found.kinds[kind], found.kinds[ALL_KINDS]]
-    )
-    return found.tokens, *(f"{value:.3f}" for value in values)
-
-
-def _precisions(mode: ModeAdvice) -> list[tuple[str, str]]:
-    """Text tokens and precision; a mode without figures has a row per reason."""
-    if any(each.published for each in mode.densities):
-        return [(exact(each.text_tokens), _precision(each)) for each in mode.densities]
-    return [("all", lack) for lack in dict.fromkeys(each.lack for each in mode.densities)]
-
-
-def _precision(density: Density) -> str:
-    if (row := density.published) is None:
-        return density.lack
-    low, high = row.text_tokens
-    return (
-        f"{row.precision_percent:g} % at {row.compression:g}x ({low:,} to {high:,} tokens,"
-        f" {row.pages} pages)"
-    )
+def _density(density: Density) -> str:
+    """The compression, and the precision that was published for it."""
+    row = density.published
+    precision = "" if row is None else f", {row.precision_percent:g} %"
+    return f"{density.compression:.1f}x{precision}"

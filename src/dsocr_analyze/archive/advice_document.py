@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct, toml
@@ -51,37 +52,15 @@ class PublishedPrecision(Struct, frozen=True, kw_only=True, forbid_unknown_field
     limits: tuple[str, ...]
     rows: tuple[PrecisionRow, ...]
 
-    def at(self, mode: str, text_tokens: int) -> tuple[PrecisionRow | None, str]:
-        """The row for a mode and a number of text tokens, or None and why there is none.
+    def at(self, mode: str, text_tokens: int) -> PrecisionRow | None:
+        """The row for a mode and a number of text tokens, if there is one.
 
         Ranges include their lower bound, and the last its upper bound.
         """
-        rows = {row.text_tokens: row for row in self.rows if row.mode == mode}
-        if not rows:
-            return None, "none for this mode"
-        least, most = min(rows)[0], max(rows)[1]
-        for (low, high), row in rows.items():
-            if low <= text_tokens < high or text_tokens == high == most:
-                return row, ""
-        return None, f"none outside {least:,} to {most:,} text tokens"
-
-
-class Distances(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Edit distances of pages in one language.
-
-    Attributes:
-        overall: All parts of a page.
-        text: Its text.
-        formula: Its formulas.
-        table: Its tables.
-        order: Its reading order.
-    """
-
-    overall: float
-    text: float
-    formula: float
-    table: float
-    order: float
+        rows = [row for row in self.rows if row.mode == mode]
+        within = (each for each in rows if each.text_tokens[0] <= text_tokens < each.text_tokens[1])
+        last = (each for each in rows[-1:] if each.text_tokens[1] == text_tokens)
+        return next(chain(within, last), None)
 
 
 class EditDistances(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,14 +68,14 @@ class EditDistances(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         tokens: Vision tokens per page.
-        english: English pages.
-        chinese: Chinese pages.
+        english: English pages: `overall`, and by part: `text`, `formula`, `table`, reading `order`.
+        chinese: The same for Chinese pages.
         kinds: Overall distance by kind of document; `overall` for all.
     """
 
     tokens: str
-    english: Distances
-    chinese: Distances
+    english: Mapping[str, float]
+    chinese: Mapping[str, float]
     kinds: Mapping[str, float]
 
 
@@ -107,12 +86,14 @@ class PublishedDistances(Struct, frozen=True, kw_only=True, forbid_unknown_field
         tables: The tables in the source.
         measures: What was measured.
         limits: Limits of the figures.
+        text_tokens: Fewest and most text tokens of a page, by kind of document, where published.
         modes: The figures, by mode.
     """
 
     tables: str
     measures: str
     limits: tuple[str, ...]
+    text_tokens: Mapping[str, tuple[int, int]]
     modes: Mapping[str, EditDistances]
 
     @property
@@ -153,6 +134,12 @@ def kinds_of_document() -> tuple[str, ...]:
     """Every kind of document with figures for some architecture."""
     published = _all_published().values()
     return tuple(dict.fromkeys(kind for each in published for kind in each.edit_distance.kinds))
+
+
+def published_text_tokens(kind: str) -> tuple[int, int] | None:
+    """Fewest and most text tokens of a page of some kind, if that is published."""
+    ranges = [each.edit_distance.text_tokens.get(kind) for each in _all_published().values()]
+    return next(filter(None, ranges), None)
 
 
 # --- the document --------------------------------------------------------------------------------
@@ -200,14 +187,12 @@ class Density(Struct, frozen=True, kw_only=True):
         prompt_compression: Text tokens per visual token of the prompt, newlines and separators
             included.
         published: Published figure for this mode and number of text tokens, if there is one.
-        lack: Why there is none; empty if there is.
     """
 
     text_tokens: int
     compression: float
     prompt_compression: float
     published: PrecisionRow | None
-    lack: str
 
 
 class Cost(Struct, frozen=True, kw_only=True):
@@ -239,7 +224,7 @@ class TextCost(Struct, frozen=True, kw_only=True):
     Attributes:
         text_tokens: Tokens of the text on the page.
         max_new_tokens: Tokens generated per page: one per text token and the end token, or fewer if
-            the prompt leaves fewer of the decoder's max_position_embeddings.
+            a limit was given or the prompt leaves fewer of the decoder's max_position_embeddings.
         cost: Cost of the batch.
         time: Predicted seconds, one entry per GPU and runtime.
     """
@@ -251,7 +236,7 @@ class TextCost(Struct, frozen=True, kw_only=True):
 
     @property
     def has_room(self) -> bool:
-        """Whether the decoder's positions suffice for text and end token."""
+        """Whether text and end token are generated, so that the page is not cut off."""
         return self.max_new_tokens > self.text_tokens
 
 
@@ -326,10 +311,57 @@ class Requirements(Struct, frozen=True, kw_only=True):
     maximum_compression: float | None
 
 
+class KindChoice(Struct, frozen=True, kw_only=True):
+    """What published edit distances say for a kind of document.
+
+    Attributes:
+        kind: The kind; `overall` for all together.
+        mode: The cheapest mode within the margin of the best.
+        good: The modes within the margin, the cheapest first.
+        distances: Edit distances by mode, the cheapest mode first.
+    """
+
+    kind: str
+    mode: str
+    good: tuple[str, ...]
+    distances: Mapping[str, float]
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether a mode is worse than the best by more than the margin."""
+        return len(self.good) < len(self.distances)
+
+    def rejected(self, modes: Sequence[str]) -> list[str]:
+        """Those of some modes that are worse than the best by more than the margin."""
+        return [mode for mode in modes if mode in self.distances and mode not in self.good]
+
+
+class Recommendation(Struct, frozen=True, kw_only=True):
+    """The mode to choose, and why.
+
+    Attributes:
+        mode: Its name; null if that depends on the kind of document, or nothing speaks for one.
+        margin: Edit distances that differ by no more do not decide.
+        choices: The choice for the kind asked for, or overall and for each kind; empty without
+            published figures of two modes.
+        figures_decide: Whether published figures rule out a mode.
+        kinds_that_decide: Kinds for which a mode that is chosen for another kind is ruled out.
+        sentences: The recommendation in words.
+    """
+
+    mode: str | None
+    margin: float
+    choices: tuple[KindChoice, ...]
+    figures_decide: bool
+    kinds_that_decide: tuple[str, ...]
+    sentences: tuple[str, ...]
+
+
 class AdviceDocument(CountOpening, frozen=True, kw_only=True):
     """A comparison of modes for a page.
 
     Attributes:
+        recommendation: The mode to choose, and why.
         page: Width and height in pixels.
         page_dpi: Pixels per inch of the page; null if unknown.
         kind: Kind of document in published figures, if one was given.
@@ -344,6 +376,7 @@ class AdviceDocument(CountOpening, frozen=True, kw_only=True):
         notes: Notes on the figures.
     """
 
+    recommendation: Recommendation
     page: tuple[int, int]
     page_dpi: float | None
     kind: str | None

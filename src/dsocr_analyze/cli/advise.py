@@ -42,8 +42,8 @@ _ASKED: Final[options.Added] = {
             str | None,
             options.option(
                 "KIND",
-                "Kind of document, such as newspaper or financial-report, to see its published"
-                " figures. Default: all kinds, side by side.",
+                "Kind of document, such as newspaper or financial-report, whose published figures"
+                " decide. Default: all kinds; a line says where they disagree.",
                 completes=_kinds,
                 group=help_text.PAGE,
             ),
@@ -56,7 +56,7 @@ _ASKED: Final[options.Added] = {
             options.option(
                 "LIST",
                 "Possible numbers of text tokens on the page, which the model writes out. Default:"
-                " 600,1000,2000,4000, for the compression alone.",
+                " the mean of the --kind if that is published, else none.",
                 group=help_text.PAGE,
             ),
         ],
@@ -69,7 +69,7 @@ _ASKED: Final[options.Added] = {
             options.option(
                 "TOKENS",
                 options.NEW_TOKENS,
-                show_default="1024, or as many as --page-text-tokens needs",
+                show_default="1024, or as many as the page's text needs",
                 group=help_text.PAGE,
             ),
         ],
@@ -112,13 +112,13 @@ def advise(
     debug: bool = False,
     of_time: options.Added = options.SECONDS_OF_A_PAGE,
 ) -> None:
-    """Show how finely each mode sees a page, its cost and its accuracy.
+    """Recommend a mode for a page by its kind, its cost and its accuracy.
 
-    Covers all named modes, or those in --mode. Published results differ much by kind of document;
-    --kind shows those of one.
+    Of all named modes, or those in --mode: the cheapest whose published edit distance for the
+    --kind of document is close to the best.
 
-    With --minimum-dpi or --maximum-compression, list the modes that meet them; exit with 1 if none
-    does.
+    With --minimum-dpi or --maximum-compression, choose among the modes that meet them; exit with 1
+    if none does.
     """
     from dsocr_analyze.archive import advice, advice_document
 
@@ -133,7 +133,8 @@ def advise(
     size, dpi = _page(page, image, given["page_dpi"])
     modes = list(dict.fromkeys(axes.parse_modes("mode", mode or "all", directory.architecture)))
     most_tokens, lengths = given["max_new_tokens"], ("new_tokens_from", "mean_new_tokens")
-    if most_tokens is None and any(given[each] is not None for each in lengths):
+    writes_text = all(given[each] is None for each in lengths)
+    if most_tokens is None and not writes_text:
         most_tokens = page_options.NEW_TOKENS["max_new_tokens"][1]
     request = page_options.page_request(
         given, directory, page=size, image=None, mode=None, max_new_tokens=most_tokens
@@ -146,8 +147,8 @@ def advise(
         advice_document.Requirements(minimum_dpi=least, maximum_compression=most)
     )  # fmt: skip
     found = advice.advise(
-        directory, advice.AdviceRequest(request, dpi, holds, given["kind"], wanted), modes,
-        options=options.options_used(context), time_of=Engine(directory, time=time).entries,
+        directory, advice.AdviceRequest(request, dpi, holds, writes_text, given["kind"], wanted),
+        modes, options=options.options_used(context), time_of=Engine(directory, time=time).entries,
     )  # fmt: skip
     words.warn(context, setting.warnings_of_modes(directory.architecture, modes), arguments=())
     if json_file not in (None, "-"):
