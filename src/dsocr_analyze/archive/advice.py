@@ -190,8 +190,7 @@ def _of_mode(
     workload = asked.workload_of_page
     positions = directory.dimensions().decoder.max_position_embeddings
     # The last token takes no position: no decode step reads it.
-    limits = positions - workload.seq_len + 1, page.request.max_new_tokens or positions
-    most = max(1, min(limits))
+    most = max(1, min(positions - workload.seq_len + 1, page.request.max_new_tokens or positions))
     by_text = tuple(
         costed(replace(asked, max_new_tokens=min(each + 1, most)), each)
         for each in page.holds or ()
@@ -285,8 +284,10 @@ def advice_lines(advice: AdviceDocument) -> Iterator[str]:
     yield from advice.recommendation.sentences
     if advice.modes_that_meet is not None:
         most = max(density.text_tokens for density in advice.modes[0].densities)
-        meeting = ", ".join(advice.modes_that_meet) or "no mode"
-        yield f"Within the limits, with up to {most:,} text tokens on the page: {meeting}"
+        yield (
+            f"Within the limits, with up to {most:,} text tokens on the page:"
+            f" {', '.join(advice.modes_that_meet) or 'no mode'}"
+        )
     dpi = advice.page_dpi
     resolution = "" if dpi is None else f" at {dpi:.1f}".removesuffix(".0") + " dpi"
     yield "Page of {} x {} pixels{}; {} at a time, {}".format(
@@ -424,6 +425,6 @@ def _distances(advice: AdviceDocument, published: PublishedAccuracy) -> Table:
 
 def _density(density: Density) -> str:
     """The compression, and the precision that was published for it."""
-    row = density.published
-    precision = "" if row is None else f", {row.precision_percent:g} %"
+    published = density.published
+    precision = "" if published is None else f", {published.precision_percent:g} %"
     return f"{density.compression:.1f}x{precision}"

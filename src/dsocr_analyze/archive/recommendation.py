@@ -170,13 +170,14 @@ def _of_one(mode: str, choices: Sequence[KindChoice], published: PublishedAccura
     similar = [
         name for name in first.good if name != mode and all(name in each.good for each in choices)
     ]
-    why = f"as good within {MARGIN}, but dearer: {', '.join(similar) or 'none'}"
-    if not any(each.is_decided for each in choices):
-        why = f"it is the cheapest: the published figures do not decide, as all are within {MARGIN}"
-    if not others:
-        why = "no other mode is left to compare"
+    reason = "" if others else "; no other mode is left to compare"
+    if others and not any(each.is_decided for each in choices):
+        reason = f", the cheapest; the published figures do not decide, as all are within {MARGIN}"
     wrong = ", ".join([f"{first.distances[mode]:.3f} of a page wrong", *others])
-    return f"Recommended for {pages}: {mode}; it gets {wrong} ({_source(published)}); {why}."
+    return (
+        f"Recommended for {pages}: {mode}{reason}; it gets {wrong} ({_source(published)}); as good"
+        f" within {MARGIN}, but dearer: {', '.join(similar) or 'none'}."
+    )
 
 
 def _by_kind(
@@ -185,9 +186,9 @@ def _by_kind(
     """Another mode for some kinds than for others, which an average over kinds hides."""
     sides = {mode: list[str]() for mode in chosen}
     for each in kinds:
-        if worse := [f"{mode} {each.distances[mode]:.3f}" for mode in each.rejected(chosen)]:
-            best = f"{each.distances[each.mode]:.3f}"
-            sides[each.mode].append(f"{each.kind} [{best}; {', '.join(worse)}]")
+        worse = ", ".join(f"{mode} {each.distances[mode]:.3f}" for mode in each.rejected(chosen))
+        if worse:
+            sides[each.mode].append(f"{each.kind} [{each.distances[each.mode]:.3f}; {worse}]")
     said = "; ".join(f"{mode} for {', '.join(side)}" for mode, side in sides.items() if side)
     yield f"Recommended: it depends on the kind of document. {said} ({_source(published)})."
     if close := [each for each in kinds if not each.rejected(chosen)]:
