@@ -203,9 +203,8 @@ class RecordedCall:
 class Repetition:
     """Spans of calls that may be repeated, by key."""
 
-    def __init__(self, alike: Alike, memory: LiveTensors) -> None:
+    def __init__(self, alike: Alike) -> None:
         self._name_of = functools.cache(alike)
-        self._memory = memory
         self._descriptions: dict[Key, int] = {}
         self._variants: dict[torch.nn.Module, int] = {}
         self.spans: dict[Key, RecordedCall | None] = {}
@@ -220,32 +219,15 @@ class Repetition:
         known values, and which are identical or share memory.
         """
         name = self._name_of(path)
-        if name is None:
+        call = None if name is None else call_of(name, args, kwargs)
+        if call is None or list in call:  # which a module may change, and which may be a cache
             return None
-        described: list[Key] = []
-        storages: list[int] = []
-        if not self._describe([*args, *kwargs.values()], described, storages):
+        tensors = [*tensors_in([*args, *kwargs.values()])]
+        if any(map(torch.is_inference, tensors)):
             return None
-        shared = tuple(map(storages.index, storages)) if len(storages) > 2 else ()
-        return name, self._variant_of(module), tuple(kwargs), tuple(described), shared
-
-    def _describe(self, arguments: Arguments, described: list[Key], storages: list[int]) -> bool:
-        """Appends all that a record may depend on; False if that is unclear, as of a cache."""
-        for argument in arguments:
-            if isinstance(argument, torch.Tensor):
-                if not argument.is_meta or argument.is_inference():
-                    return False
-                described.append((type(argument), *_layout(argument), known_value(argument)))
-                storages += (id(argument), argument.untyped_storage()._cdata)
-            elif isinstance(argument, _PLAIN):
-                described.append((type(argument), argument))
-            elif type(argument) is tuple:
-                described.append((tuple, len(argument)))
-                if not self._describe(argument, described, storages):
-                    return False
-            else:
-                return False
-        return True
+        places = [*map(id, tensors)] + [each.untyped_storage()._cdata for each in tensors]
+        shared = tuple(map(places.index, places))
+        return self._variant_of(module), call, tuple(map(known_value, tensors)), shared
 
     def _variant_of(self, module: torch.nn.Module) -> int:
         """A number for class, settings, parameters and children, as they are when first asked."""
@@ -324,7 +306,3 @@ class FirstCall:
             if name not in _OF_EVERY_MODULE
         ]
         return [*map(_version_of, tensors_in(self._arguments))], attributes
-
-
-def _layout(tensor: torch.Tensor) -> Key:
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device

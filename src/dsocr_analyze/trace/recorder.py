@@ -111,7 +111,7 @@ class Recorder:
                 self._memory = LiveTensors(existing)
             # A global hook or another mode would miss calls that are not run again.
             if self._alike and not (_has_any_global_hook() or is_watched):
-                self._repetition = Repetition(self._alike, self._memory)
+                self._repetition = Repetition(self._alike)
             if self._memory.device == torch.device("cpu"):
                 stack.enter_context(cpu_as_cuda(self._memory, self.record_whole))
             self._operators = beside_compiler()(self._run_operator, takes_functions=True)
