@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -295,7 +296,9 @@ def import_file(directory: ModelDirectory, package: str, file: str) -> types.Mod
 
 
 @dataclass(eq=False)
-class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+class _SourceFinder(  # type: ignore[misc]  # two stubs of one class of Python disagree
+    importlib.abc.MetaPathFinder, importlib.abc.SourceLoader
+):
     """Imports a directory's Python files as a private package."""
 
     package: str
@@ -313,7 +316,7 @@ class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         spec = importlib.machinery.ModuleSpec(
             fullname,
             self,
-            origin=str(self.directory.path / file),
+            origin=self.get_filename(fullname),
             is_package=self.is_package(fullname),
         )
         spec.has_location = bool(file)
@@ -327,18 +330,13 @@ class _SourceFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         files = (f"{stem}.py", f"{stem}/__init__.py")
         return next(filter(self.directory.sources.__contains__, files), "")
 
-    def is_package(self, fullname: str) -> bool:
-        file = self._file_of(fullname)
-        return not file or file.endswith("__init__.py")
+    def get_filename(self, fullname: str) -> str:
+        file = self._file_of(fullname) or f"{self.package}/__init__.py"  # which nothing holds
+        return str(self.directory.path / file)
 
-    def get_source(self, fullname: str) -> str:
-        source = self.directory.sources.get(self._file_of(fullname), b"")
-        return importlib.util.decode_source(source)
-
-    def get_code(self, fullname: str) -> types.CodeType:
-        file = self._file_of(fullname)
-        source = self.directory.sources.get(file, b"")
-        return compile(source, str(self.directory.path / file), "exec", dont_inherit=True)
+    def get_data(self, path: str) -> bytes:
+        file = Path(path).relative_to(self.directory.path).as_posix()
+        return self.directory.sources.get(file, b"")
 
 
 # --- the values of parameters: a checkpoint's, or random ones that affect no count --------------
