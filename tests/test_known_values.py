@@ -1,6 +1,7 @@
 """Values and shapes on `meta`: which are known, which are refused, and none is worked out twice."""
 
 import gc
+import itertools
 import operator
 import weakref
 
@@ -342,8 +343,24 @@ def test_the_shape_is_the_cpus(name, is_recorded):
         given = arguments(META)
         unknown = trace_of(call, *given).unknown if is_recorded else call(*given)
         assert told(found[0]) in (None, expected.tolist())
-    looks = [(each.shape, each.dtype) for each in (*found, expected)]
+    looks = [*map(seen, (*found, expected))]
     assert (bool(unknown), found[0].device, looks[0]) == (False, META, looks[1])
+
+
+def laid_out(order, *sizes):
+    """A tensor whose dimensions are in this order in memory."""
+    return torch.ones([sizes[dim] for dim in order]).permute([*map(order.index, range(4))])
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(4))])
+@pytest.mark.parametrize("convolve", [torch.conv2d, torch.conv_transpose2d])
+def test_a_convolution_is_laid_out_as_on_the_cpu(convolve, order):
+    for sizes in ((2, 6, 9, 8), (1, 6, 3, 3), (3, 6, 2, 5), (2, 1, 7, 7), (1, 6, 1, 3)):
+        for of_weight in ((0, 1, 2, 3), order):
+            x, weight = laid_out(order, *sizes), laid_out(of_weight, sizes[1], sizes[1], 1, 3)
+            with running(META):
+                found = convolve(x.to(META), weight.to(META))
+            assert seen(found) == seen(convolve(x, weight)), (sizes, of_weight)
 
 
 # --- operators that ran on equal arguments before ----------------------------------------------
@@ -397,8 +414,8 @@ def outputs_of(call):
 @pytest.mark.parametrize("is_inference", [False, True])
 def test_a_call_that_is_not_run_again_has_the_output_that_torch_works_out(is_inference):
     for name, call in EQUAL.items():
-        expected, found = outputs_of(call), []
         with torch.inference_mode(is_inference), running(META):
+            expected, found = outputs_of(call), []
             trace_of(Calls(lambda call=call, to=found: to.extend(outputs_of(call) for _ in "123")))
         assert found == [expected] * 3, name
 

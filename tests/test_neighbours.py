@@ -23,7 +23,7 @@ from dsocr_analyze.architectures.neighbours.paddleocr_vl import PADDLEOCR_VL
 from dsocr_analyze.architectures.neighbours.qwen3_vl import QWEN3_VL
 from dsocr_analyze.architectures.neighbours.vision import ImageGrid
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.hardware.profile import device
 from dsocr_analyze.kernels import Work, merged, total_work
@@ -317,9 +317,9 @@ def reading(model, config, rows: int, columns: int) -> Small:
     return Small(config, stages, forward, ids)
 
 
-def tapes_beside_trace(model, small, sides, batch, dtype, folder) -> list[Tape]:
+def tapes_beside_trace(model, small, sides, batch, folder, **arguments) -> list[Tape]:
     """Tapes of the prefill pass and of a step, each with the records and the peak of its trace."""
-    session, model = session_of(small, folder, dtype=dtype.name), model.of_config(small.config)
+    session, model = session_of(small, folder, **arguments), model.of_config(small.config)
     workload = session.plan(batch_size=batch, max_new_tokens=2)
     traced = trace_passes(session.loaded, workload, session.architecture, step_numbers=(0,))
     tapes, tokens = [], len(small.ids)
@@ -327,7 +327,7 @@ def tapes_beside_trace(model, small, sides, batch, dtype, folder) -> list[Tape]:
         (Pass(batch, tokens), page_of(model, *sides), traced.prefill),
         (Pass(batch, 1, tokens), None, traced.decode_steps[0]),
     ):
-        t = Tape(dtype)
+        t = Tape(session.dtype)
         t.call("", model.whole_model, model.dimensions, p, seen)
         t.check_nothing_is_left()
         assert counted(t.kernels) == counted(trace.kernels)
@@ -367,10 +367,11 @@ def test_a_described_neighbour_is_served_like_the_known_one(model, tmp_path):
 @pytest.mark.parametrize("model", NEIGHBOURS, ids=BY_NAME)
 def test_a_drawn_model_costs_what_transformers_runs(model, seed, tmp_path):
     """Records and peaks equal the trace's, matrix FLOPs and parameters those of `generate`."""
-    draw, dtype = random.Random(seed), (BFLOAT16, FLOAT16, FLOAT32)[seed % 3]
+    draw, dtype = random.Random(seed), ("bfloat16", "float16", "float32")[seed % 3]
     config, sides = drawn_config(draw, model)
     small, batch = reading(model, config, *sides), draw.randint(1, 3)
-    tapes = tapes_beside_trace(model, small, sides, batch, dtype, tmp_path)
+    device = ("meta", "cpu")[seed % 2]
+    tapes = tapes_beside_trace(model, small, sides, batch, tmp_path, dtype=dtype, device=device)
     real, prefixes = really_generated(small, batch, 2), model.stages[0].prefixes
     vision = [each for each in tapes[0].kernels if each.path.startswith(prefixes)]
     assert [2 * macs_of(t.kernels) for t in tapes] == real.flops
@@ -386,7 +387,7 @@ def test_a_published_config_costs_what_transformers_runs(model, batch, tmp_path)
     sides = PUBLISHED[model.name][:2]
     config = {**model.config, "architectures": [model.model_class]}
     small = reading(model, config, *sides)
-    tapes_beside_trace(model, small, sides, batch, BFLOAT16, tmp_path)
+    tapes_beside_trace(model, small, sides, batch, tmp_path)
 
 
 def counted(kernels):

@@ -1126,9 +1126,13 @@ KERNELS = {
         lambda x: x.__setitem__(([0, 1],), 0.0), (4, 6), torch.float32,
         "scalar_tensor index_put", [4],
     ),
-    "also to an element": (
-        lambda x: x.__setitem__((0, 1), 0.0), (4, 6), torch.float32, "scalar_tensor copy", [4],
-    ),
+    **{
+        f"also to {key}": (
+            lambda x, key=key: x.__setitem__(key, 0.0), (4, 6), torch.float32,
+            "scalar_tensor copy", [4],
+        )
+        for key in ((0, 1), slice(1, 3))
+    },
     **{
         f"statistics of a layer norm are fp32: {dtype}": (
             lambda x: F.layer_norm(x, (8,)), (6, 8), dtype, "native_layer_norm",
@@ -1147,13 +1151,6 @@ KERNELS = {
 def test_kernels_are_those_of_cuda(device):
     for name, (function, shape, dtype, *expected) in KERNELS.items():
         assert [*found(function, device, *shape, dtype=dtype)] == expected, name
-
-
-@pytest.mark.parametrize(("device", "name"), [("meta", "copy"), ("cpu", "fill")])
-def test_a_number_that_is_written_to_a_slice_is_a_tensor_first(device, name):
-    """Which the CPU then fills the slice with."""
-    written = found(lambda x: x.__setitem__(slice(1, 3), 0.0), device, 4, 6)
-    assert written == (f"scalar_tensor {name}", [4])
 
 
 def test_autocast_leaves_indices_alone():

@@ -1,6 +1,7 @@
-"""Answers operators on `meta` whose output depends on known values.
+"""Answers operators on `meta` that PyTorch's own functions there can't, or answer otherwise.
 
-The result of `nonzero` has as many elements as values demand.
+The result of `nonzero` has as many elements as known values demand. That of a convolution is laid
+out as on a CPU or GPU.
 """
 
 import functools
@@ -8,6 +9,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.model.known_values import WITH_VALUES, frozen, known_value, set_known_value
@@ -28,10 +30,12 @@ _MASKS: Final = (torch.bool, torch.uint8)
 
 
 def known_shape(func: Operator, args: Arguments, kwargs: Keywords) -> Any:
-    """An operator's output, on `meta` also where its shape depends on values."""
+    """An operator's output, on `meta` also where its shape depends on values, or its layout."""
     if func is _GROUPED_MM and args[0].is_meta and args[0].dtype != torch.bfloat16:
         # [M, K] x [E, K, N] -> [M, N], whose own function on `meta` only takes bfloat16
         return args[0].new_empty((*args[0].shape[:-1], args[1].shape[-1]))
+    if func is _ATEN.convolution.default and args[0].is_meta:
+        return _convolved(func(*args, **kwargs), *args[:2])
     if depends_on_values(func) and any(map(attrgetter("is_meta"), tensors_in(args))):
         return _answer(func, args, kwargs)
     return func(*args, **kwargs)
@@ -46,6 +50,20 @@ def depends_on_values(func: Operator) -> bool:
     """Whether an operator's output does, by PyTorch's own tags."""
     tags = getattr(func, "tags", ())
     return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+
+
+# --- layouts ---------------------------------------------------------------------------------
+
+
+def _convolved(output: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """A convolution's output, whose channels are last in memory if those of one factor are.
+
+    Source: `cudnn_conv_suggest_memory_format` and `mkldnn_conv_use_channels_last` of ATen.
+    """
+    layout = suggest_memory_format(x)
+    if layout == torch.contiguous_format:
+        layout = suggest_memory_format(weight)
+    return torch.empty_like(output, memory_format=layout)
 
 
 # --- values ----------------------------------------------------------------------------------
@@ -89,11 +107,16 @@ def _values_of(func: Operator, *arguments: Value) -> Any:
 
 
 def _on_meta(output: Value) -> Value:
-    """Tensors on `meta`, with known values, for computed ones."""
+    """Tensors on `meta`, with known values, for computed ones, in as much memory.
+
+    PyTorch makes room for as many elements as there may be, and keeps it.
+    """
     if isinstance(output, tuple | list):
         return tuple(map(_on_meta, output))
     if not isinstance(output, torch.Tensor):
         return output
-    tensor = torch.empty_like(output, device="meta")
+    elements = output.untyped_storage().nbytes() // output.element_size()
+    memory = torch.empty(elements, dtype=output.dtype, device="meta")
+    tensor = memory.as_strided(output.shape, output.stride(), output.storage_offset())
     set_known_value(tensor, lambda: output)
     return tensor

@@ -28,6 +28,7 @@ from dsocr_analyze.model.torch_calls import (
     Operator,
     Value,
     tensors_in,
+    uncounted,
 )
 
 
@@ -222,7 +223,9 @@ class _Places:
             target, key, number = args
             if not self._is_on_host(target):  # where a number is written as a tensor
                 layout = {"dtype": target.dtype, "device": target.device}
-                number = self._placed(False, torch.scalar_tensor, (number,), layout)
+                made: Any = self._placed(False, torch.scalar_tensor, (number,), layout)
+                with uncounted():  # the CPU would fill with a tensor without dimensions
+                    number = made.view(1)
             return func(target, key, number)
         device = kwargs.get("device")
         if device is not None:

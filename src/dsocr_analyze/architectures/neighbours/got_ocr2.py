@@ -29,7 +29,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.architectures.ocr_family.vision import (
-    linear_of_parts,
     relative_rows,
     window_partition,
     window_unpartition,
@@ -110,12 +109,15 @@ def _patch_embed(t: Tape, pixels: Operand, N: int, c: VisionTransformer) -> Oper
 
 
 def _neck(t: Tape, x: Operand, N: int, c: VisionTransformer) -> Operand:
-    """`[N, g, g, d] -> [N, C, g, g]` (`GotOcr2VisionNeck`)."""
+    """`[N, g, g, d] -> [N, C, g, g]`, stored position by position (`GotOcr2VisionNeck`).
+
+    Of what the first norm has copied, the second convolution keeps the layout.
+    """
     g, C = c.side, c.channels
     x = t.call("conv1", conv2d, x, N, g, c.width, C, 1)
     x = t.call("layer_norm1", layer_norm, x, N * g * g, C, channels_first=True)
     x = t.call("conv2", conv2d, x, N, g, C, C, 3, padding=1)
-    return t.call("layer_norm2", layer_norm, x, N * g * g, C, channels_first=True)
+    return t.call("layer_norm2", layer_norm, x, N * g * g, C)
 
 
 def _projector(t: Tape, x: Operand, N: int, c: VisionTransformer) -> Operand:
@@ -123,8 +125,7 @@ def _projector(t: Tape, x: Operand, N: int, c: VisionTransformer) -> Operand:
     g, C, d = c.side, c.channels, c.out_width
     x = t.call("conv_upsampler1", conv2d, x, N, g, C, 2 * C, 3, stride=2, padding=1)
     x = t.call("conv_upsampler2", conv2d, x, N, g // 2, 2 * C, d, 3, stride=2, padding=1)
-    is_apart = N > 1 and g > c.merge
-    return t.call("multimodal_projector", linear_of_parts, x, x.n // d, d, d, is_apart)
+    return t.call("multimodal_projector", linear, x, x.n // d, d, d, bias=True)
 
 
 # --- a layer ---------------------------------------------------------------------------------

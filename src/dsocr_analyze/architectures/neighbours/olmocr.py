@@ -137,7 +137,7 @@ def _window_index(
     given, found = 1 + N * count, 1 + sum(number for number, _ in windows)
     work = Work(0, given, 0, given * INT32.nbytes, found * INT32.nbytes)
     t.record("reduction", "unique_consecutive", Elements(found), INT32, INT32, work)
-    return index, t.empty(found, INT32), windows
+    return index, t.empty(given, INT32), windows  # `found` of them, in memory for all
 
 
 OLMOCR: Final = OlmOcr(__file__)

@@ -236,14 +236,14 @@ def projector(
     if isinstance(c.input_dim, tuple):
         (high_in, low_in), high_out = c.input_dim, int(c.n_embed * c.channel_div)
         high, low, low_out = t.view(x, n * high_in), t.view(x, n * low_in), c.n_embed - high_out
-        high_x = t.call("high_up_proj", linear_of_parts, high, n, high_in, high_out, are_apart)
-        low_x = t.call("low_up_proj", linear_of_parts, low, n, low_in, low_out, are_apart)
+        high_x = t.call("high_up_proj", _linear_of_parts, high, n, high_in, high_out, are_apart)
+        low_x = t.call("low_up_proj", _linear_of_parts, low, n, low_in, low_out, are_apart)
         output = t.call("layers", _sequential, t.cat(high_x, low_x), n, widths, gelu_first=True)
         t.hold(high_x, low_x)
     elif kind == "mlp_gelu":
         output = t.call("layers", _sequential, x, n, [d, *widths], is_apart=are_apart)
     elif kind == "linear":
-        output = t.call("layers", linear_of_parts, x, n, d, c.n_embed, are_apart)
+        output = t.call("layers", _linear_of_parts, x, n, d, c.n_embed, are_apart)
     else:
         output = t.call("layers", ACTIVATIONS["linear"], x)
     return output
@@ -270,10 +270,12 @@ def _sequential(
     for index, (d_in, d_out) in enumerate(itertools.pairwise(widths)):
         if index or gelu_first:
             x = t.call(next(names), ACTIVATIONS["gelu"], x)
-        x = t.call(next(names), linear_of_parts, x, n, d_in, d_out, is_apart and not index)
+        x = t.call(next(names), _linear_of_parts, x, n, d_in, d_out, is_apart and not index)
     return x
 
 
-def linear_of_parts(t: Tape, x: Operand, n: Size, d_in: int, d_out: int, is_apart: bool) -> Operand:
+def _linear_of_parts(
+    t: Tape, x: Operand, n: Size, d_in: int, d_out: int, is_apart: bool
+) -> Operand:
     """A linear layer, which first copies rows that are not evenly spaced in memory."""
     return linear(t, t.move("clone", x) if is_apart else x, n, d_in, d_out, bias=True)
