@@ -316,8 +316,8 @@ SAID = [
     ("--mode gundam --page a4@100 --minimum-dpi 150", 1,
      "Recommended: none; no mode meets the limits. Within the limits,", ["page: no mode"], []),
     ("--page a4@200 --minimum-dpi 80 --kind financial-report", 0,
-     "Recommended for financial report: base; it gets 0.027 of a page wrong, large 0.022,", ["page: base, large, gundam, gundam-m"],
-     []),
+     "Recommended for financial report: base; it gets 0.027 of a page wrong, large 0.022,",
+     ["page: base, large, gundam, gundam-m"], []),
     ("--mode base --gpu l4 --page-text-tokens 100,200 --price 0.01", 0,
      "Recommended for every kind of document: base; no other mode is left to compare; it gets", [
         "base, 100 text tokens: ", "base 100 l4, serving, vllm 1", "vllm offers gundam only"],
