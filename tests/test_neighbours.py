@@ -5,6 +5,7 @@ import functools
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,6 +28,8 @@ from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.hardware.profile import device
 from dsocr_analyze.kernels import Work, merged, total_work
+from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.draft import drafted
 from dsocr_analyze.tape import Tape
 from dsocr_analyze.tape.polynomial import Polynomial, SymbolicTape, Values
 from dsocr_analyze.timing.assumptions import Assumptions
@@ -188,6 +191,27 @@ def test_a_config_that_describes_no_model_is_refused(model, key, value, said):
         read_checked(model, config)
     unknown, *_ = findings_of({**model.config, "new": 1}, model.config_table, "reference").warnings
     assert unknown == "config.json: 'new' is unknown; no figure includes it"
+
+
+def test_the_second_lightonocr_has_the_sizes_of_the_first():
+    """LightOnOCR-2-1B, whose file says more of what its class does anyway."""
+    config, rotary = copy.deepcopy(dict(LIGHTONOCR.config)), {"rope_type": "default"}
+    changes = {"use_qk_norm": True, "rope_parameters": rotary, "max_position_embeddings": 16384}
+    config["text_config"] |= changes
+    config["vision_config"]["rope_parameters"] = rotary
+    assert findings_of(config, LIGHTONOCR.config_table, "reference") == ConfigFindings((), ())
+    found, known = read_checked(LIGHTONOCR, config), LIGHTONOCR.dimensions
+    assert replace(found.decoder, max_position_embeddings=8192) == known.decoder
+    assert found.vision == known.vision
+
+
+@pytest.mark.skipif(not IS_5, reason="transformers 4 has none of the six")
+def test_a_stages_file_is_drafted_of_a_class_that_transformers_spells_otherwise(tmp_path):
+    config, _ = drawn_config(random.Random(0), LIGHTONOCR)
+    config["architectures"] = ["LightOnOCRForConditionalGeneration"]
+    _, file = Small(config, "").write(tmp_path)
+    text = drafted(ModelDirectory.of_config(file, None))
+    assert text.startswith("# Drafted for Mistral3ForConditionalGeneration of transformers 5")
 
 
 # ---------------------------------------------------------- beside transformers, on small models

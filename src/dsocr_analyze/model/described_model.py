@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn
 import torch
 import transformers
 
+from dsocr_analyze.architectures import recognized_architecture
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.escaping import shown
@@ -52,8 +53,9 @@ def config_and_class(
             f"config.json of {path!r} has model_type {model_type!r} and no 'auto_map' for its"
             f" own code; give a type that {here} knows, or install a version that knows this one"
         )
-    described = directory.of_transformers
-    name = described.model_class if described is not None else None
+    # A known model's files may name a class that transformers spells otherwise.
+    known = directory.of_transformers, recognized_architecture(directory.config)
+    name = next((each.model_class for each in known if each and each.model_class), None)
     if name is None:
         names = directory.config.get("architectures")
         if not isinstance(names, list) or not names or not isinstance(names[0], str):

@@ -94,7 +94,10 @@ _TOP: Final[Rules] = {
     **NOT_MODELLED,
     "tie_word_embeddings": USED,
     "vision_config.rope_parameters.rope_theta": VALUE,
-    "vision_config.rope_parameters.rope_type": Fixed(("axial",), "it computes other frequencies"),
+    # Older files call it the default, which transformers then takes for axial.
+    "vision_config.rope_parameters.rope_type": Fixed(
+        ("axial", "default"), "it computes other frequencies"
+    ),
     **dict.fromkeys(
         (
             "image_token_id",

@@ -53,6 +53,7 @@ class LightOnOcr(Neighbour):
         "multimodal_projector_bias": Fixed((False,), "it adds biases"),
         "vision_feature_layer": Fixed((-1,), "it takes the features of other layers"),
         "vision_config.image_size": Harmless("no table of positions is made for it"),
+        "text_config.use_qk_norm": Harmless("Qwen3 norms queries and keys in any case"),
     }
 
     def read_dimensions(self, config: Config) -> NeighbourDimensions:
