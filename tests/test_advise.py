@@ -332,7 +332,9 @@ SAID = [
 @sampled("output_format", ["table", "markdown"], first(1))
 def test_what_is_printed(capsys, output_format):
     for options, code, begins, said, unsaid in SAID:
-        found, out, _ = run(capsys, "advise", *options.split(), "--format", output_format)
+        found, out, _ = run(
+            capsys, "advise", *options.split(), "--format", output_format, "--assumptions"
+        )
         text = " ".join(out.replace("|", " ").replace("\\", "").split())
         missing = [each for each in said if each not in text]
         assert text.startswith(begins), (options, text[:500])

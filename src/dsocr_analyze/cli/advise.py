@@ -108,11 +108,12 @@ def advise(
     asked: options.Added = _ASKED,
     output_format: str = "table",
     json_file: str | None = None,
+    assumptions: bool = False,
     strict: bool = False,
     debug: bool = False,
     of_time: options.Added = options.SECONDS_OF_A_PAGE,
 ) -> None:
-    """Recommend a mode for a page by its kind, its cost and its accuracy.
+    """Recommend a mode for a page, with its cost and its accuracy.
 
     Of all named modes, or those in --mode: the cheapest whose published edit distance for the
     --kind of document is close to the best.
@@ -153,10 +154,12 @@ def advise(
     words.warn(context, setting.warnings_of_modes(directory.architecture, modes), arguments=())
     if json_file not in (None, "-"):
         prepare_directory(Path(str(json_file)).parent)
+    chosen = [each for each in found.modes if each.mode == found.recommendation.mode]
+    doubts = (note for each in chosen for note in each.notes)
     printing.emit(context, found, printing.Said(
         "\n".join(advice.advice_lines(found)),
         list(advice.advice_tables(found)),
-        [printing.Lines("Notes", advice.advice_notes(found), indent="")],
+        [printing.assumptions(context, advice.advice_notes(found), doubts)],
         [json_file],
     ))  # fmt: skip
     if found.modes_that_meet == ():
