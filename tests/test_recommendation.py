@@ -110,3 +110,14 @@ def test_what_is_recommended_is_never_dominated(capsys, data):
         is_good = MODES[name][kind] < best + MARGIN + 1e-9
         assert name != found or is_good
         assert cost[name] >= cost[found] or not is_good, (name, found, arguments)
+
+
+def test_all_forms_say_the_same_and_warn_of_dense_pages(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "9999")
+    options = ("--kind", "book", "--page-text-tokens", "2560,2561", "--gpu", "h100", "--price", "2")
+    said = " ".join(asked(capsys, *options)[1]["recommendation"]["sentences"])
+    assert "base, 2,561 text tokens: 10.0 per vision token; published precision falls" in said
+    assert "base, 2,560 text tokens: 10.0" not in said
+    for output_format in ("table", "markdown"):
+        out = run(capsys, "advise", *options, "--format", output_format)[1]
+        assert said in " ".join(out.replace("\\", "").split())

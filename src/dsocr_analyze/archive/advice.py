@@ -288,8 +288,7 @@ def advice_lines(advice: AdviceDocument) -> Iterator[str]:
             f"Within the limits, with up to {most:,} text tokens on the page:"
             f" {', '.join(advice.modes_that_meet) or 'no mode'}"
         )
-    dpi = advice.page_dpi
-    resolution = "" if dpi is None else f" at {dpi:.1f}".removesuffix(".0") + " dpi"
+    resolution = "" if advice.page_dpi is None else f" at {round(advice.page_dpi, 1):g} dpi"
     yield "Page of {} x {} pixels{}; {} at a time, {}".format(
         *advice.page, resolution, counted(advice.batch_size, "page"),
         "as many new tokens as the text on it needs" if advice.is_written_out

@@ -132,13 +132,16 @@ def published_accuracy(architecture: str) -> PublishedAccuracy | None:
 
 def kinds_of_document() -> tuple[str, ...]:
     """Every kind of document with figures for some architecture."""
-    published = _all_published().values()
-    return tuple(dict.fromkeys(kind for each in published for kind in each.edit_distance.kinds))
+    return tuple(
+        dict.fromkeys(
+            kind for each in _all_published().values() for kind in each.edit_distance.kinds
+        )
+    )
 
 
 def published_text_tokens(kind: str) -> tuple[int, int] | None:
     """Fewest and most text tokens of a page of some kind, if that is published."""
-    ranges = [each.edit_distance.text_tokens.get(kind) for each in _all_published().values()]
+    ranges = (each.edit_distance.text_tokens.get(kind) for each in _all_published().values())
     return next(filter(None, ranges), None)
 
 

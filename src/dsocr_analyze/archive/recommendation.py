@@ -21,6 +21,9 @@ MARGIN: Final = 0.03
 """Edit distances that differ by no more do not decide: in the published tables, some larger views
 read worse than smaller ones by about as much."""
 
+DENSE: Final = 10
+"""Text tokens per vision token; beyond this, says their source, published precision falls."""
+
 
 def choice_of_kind(kind: str, distances: Mapping[str, float]) -> KindChoice:
     """The rule: the cheapest mode within `MARGIN` of the best edit distance.
@@ -75,6 +78,7 @@ def recommend(
             *sentences,
             *([_costs(allowed, chosen)] if len(allowed) > 1 else []),
             *(_predicted(chosen[0]) if len(chosen) == 1 else ()),
+            *(_dense(chosen) if kinds else ()),
             *(f"{each.mode}: {note}" for each in chosen if kinds for note in each.notes),
         ),
     )
@@ -128,8 +132,10 @@ def _text_of(case: ModeAdvice | TextCost) -> str:
 
 
 def _source(published: PublishedAccuracy) -> str:
-    distance = published.edit_distance
-    return f"{distance.measures}, {distance.tables} of {published.source}"
+    return (
+        f"{published.edit_distance.measures}, {published.edit_distance.tables} of"
+        f" {published.source}"
+    )
 
 
 def _without_figures(
@@ -232,3 +238,14 @@ def _predicted(mode: ModeAdvice) -> Iterator[str]:
                 f"{'' if price == '-' else f', {price} per 1,000 pages'} ({at_runtime(entry)},"
                 f" {load.concurrency} at once)."
             )
+
+
+def _dense(chosen: Sequence[ModeAdvice]) -> list[str]:
+    """Texts that are denser than what edit distances of a whole kind of document tell."""
+    return [
+        f"{mode.mode}, {each.text_tokens:,} text tokens: {each.compression:.1f} per vision token;"
+        f" published precision falls beyond {DENSE}."
+        for mode in chosen
+        for each in mode.densities
+        if mode.by_text_tokens and each.compression > DENSE
+    ]
