@@ -127,9 +127,8 @@ def _title(report: Report) -> str:
 def _title_beside(names: Sequence[str], reports: Iterable[Report]) -> str:
     """The models that are compared, or of one model the reports."""
     models = [*dict.fromkeys(model_name(report.metadata.model) for report in reports)]
-    if len(models) > 1:
-        return f"{', '.join(models)} compared"
-    return f"{models[0]}: {', '.join(names)} compared"
+    title = f"{', '.join(models)} compared"
+    return title if len(models) > 1 else f"{title}: {', '.join(names)}"
 
 
 def _of_stages(*reports: Report) -> Contents:

@@ -123,7 +123,7 @@ function decadeText(power) {
 }
 
 // Charts are redrawn when their width changes. Paper is narrower than most screens: what is folded
-// opens for it, and text keeps its size.
+// opens for it, text keeps its size, and tables show all rows unless there are thousands.
 const PAPER_WIDTH = 680;
 let onPaper = false;
 let unfolded = [];
@@ -135,6 +135,7 @@ function setPaper(isPaper) {
   document.documentElement.classList.toggle("paper", isPaper);
   if (isPaper) unfolded = [...document.querySelectorAll("details:not([open])")];
   for (const each of unfolded) each.open = isPaper;
+  fills.forEach((fill) => fill());
   document.querySelectorAll("table").forEach(fitTable);
   if (window.Plotly) drawings.forEach(drawNow);
 }

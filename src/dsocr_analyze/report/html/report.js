@@ -33,9 +33,10 @@ function summarySection(title, headline, report, curves) {
   const { metadata, workload, total, memory } = report;
   const held = [memory.weights_bytes, memory.inputs_bytes ?? 0, memory.peak_activation_bytes].reduce(sum, 0);
   const pages = Number(total.page.pages);
+  const one = workload.page === null ? "prompt" : "page";
   const cards = [
-    card("FLOPs of one page", scaled(total.page.flops, "FLOPs"), exact(total.page.flops)),
-    card("Bytes moved for one page", scaled(movedBytes(total.page), "B"), exact(movedBytes(total.page))),
+    card(`FLOPs of one ${one}`, scaled(total.page.flops, "FLOPs"), exact(total.page.flops)),
+    card(`Bytes moved for one ${one}`, scaled(movedBytes(total.page), "B"), exact(movedBytes(total.page))),
     card("Prefill pass", scaled(total.flops, "FLOPs"), exact(total.flops)),
     total.decode_step && card("One decode step", scaled(total.decode_step.flops, "FLOPs"), exact(total.decode_step.flops)),
     card("Parameters", scaled(total.params), exact(total.params)),
@@ -43,7 +44,7 @@ function summarySection(title, headline, report, curves) {
     workload.visual_tokens === null ? card("Prompt", plural(workload.seq_len, "token"), "")
       : card("Visual tokens", exact(workload.visual_tokens), `${exact(workload.text_tokens)} text, ${exact(workload.seq_len)} in the prompt`),
     ...report.time.map((entry) => card(
-      `Page alone${otherLength(report, entry)} on ${entry.gpu} (predicted)`, seconds(entry.page_seconds),
+      `${one === "page" ? "Page" : "Prompt"} alone${otherLength(report, entry)} on ${entry.gpu} (predicted)`, seconds(entry.page_seconds),
       `${seconds(entry.bands.page_seconds.low)} to ${seconds(entry.bands.page_seconds.high)}`, runtimeText(entry))),
   ].filter(Boolean);
   const made = element("section", { class: "plain", id: "summary", "aria-labelledby": "summary-title" },
@@ -225,7 +226,7 @@ function memorySection(report) {
     { label: "What", kind: "text", value: (row) => row.label },
     { label: "Size", kind: "number", value: (row) => row.bytes, show: (row) => (row.bytes === null ? "-" : scaled(row.bytes, "B")) },
     { label: "Bytes", unit: "bytes", kind: "number", value: (row) => row.bytes },
-    { label: "Stated for", kind: "text", value: (row) => row.about },
+    { label: "Stated for", kind: "prose", value: (row) => row.about },
   ], rows), memory.peak_module === null ? null : element("p", { class: "lead" }, `Peak in ${memory.peak_module || "the model itself"}.`));
 }
 

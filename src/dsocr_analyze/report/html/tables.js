@@ -2,12 +2,16 @@
 // many are in the page as the reader requests.
 
 const ROWS_SHOWN = [50, 250, Infinity];
+const MOST_ON_PAPER = 250;
+
+/** Functions that fill the tables with the rows that they show. */
+const fills = [];
 
 /**
  * A table.
  * @param {string} id Prefix of the ids of its controls.
  * @param {string} caption What it holds.
- * @param columns {label, unit, value(row), show(row), kind}: `kind` is text, short, name, path or number; `show`
+ * @param columns {label, unit, value(row), show(row), kind}: `kind` is text, short, name, path, prose or number; `show`
  *   gives a text or an element, by default the value with all its digits. What they give may
  *   change: the table's `refresh` then shows it, sorted and searched as before.
  * @param rows The rows.
@@ -38,7 +42,8 @@ function table(id, caption, columns, rows, { searched = rows.length > 12, sorted
 
   function fill() {
     const found = chosen();
-    const shown = found.slice(0, state.shown);
+    const all = onPaper && found.length <= MOST_ON_PAPER;
+    const shown = all ? found : found.slice(0, state.shown);
     body.replaceChildren(...shown.map((row) => tableRow(columns, row)));
     status.textContent = `${exact(shown.length)} of ${plural(rows.length, "row")} shown`
       + (found.length < rows.length ? `, ${exact(found.length)} found` : "");
@@ -69,6 +74,7 @@ function table(id, caption, columns, rows, { searched = rows.length > 12, sorted
   }
 
   state.column = columns.find((column) => column.label === sortedBy) ?? null;
+  fills.push(fill);
   refresh();
   const made = element(
     "div", {}, controls,
