@@ -138,7 +138,7 @@ REFUSED = [
     ("--hf-config one.json --stages one.json --model x", 2,
      "'one.json' is not TOML: Invalid statement (at line 1, column 1)"),
     ("frobnicate", 2,
-     "no command 'frobnicate'; there are compare, advise, sweep, archive, check, time, fit,"
+     "no command 'frobnicate'; there are compare, advise, sweep, archive, check, time, plan, fit,"
      " devices, measure, infer, calibrate, tree, stages, trust, docs"),
     ("trust a b", 2,
      "got unexpected extra argument(s) (b); see dsocr-analyze trust --help"),

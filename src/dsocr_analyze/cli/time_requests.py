@@ -100,7 +100,8 @@ def of_many_pages(context: typer.Context, gpus: Sequence[str]) -> TimeRequested:
     from dsocr_analyze.archive.seconds import TimeRequested
 
     given = context.params
-    once = {"concurrency": "1", "workers": given["workers"] or 1}
+    workers = 1 if given["workers"] is None else given["workers"]
+    once = {"concurrency": "1", "workers": workers}
     request = time_request(gpus, {**given, **once}, _lengths_by_limit(context))
     [job], mean = request.jobs, given["mean_new_tokens"]
     said = "every page generates the most tokens it may"
