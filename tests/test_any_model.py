@@ -47,8 +47,7 @@ from dsocr_analyze.timing.kernel_seconds import weight_bytes
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import EAGER
 from dsocr_analyze.timing.serving import TimedModel
-from dsocr_analyze.trace.passes import trace_passes
-from dsocr_analyze.trace.summary import growing_work, linear_stretches
+from dsocr_analyze.trace.passes import growing_work, linear_stretches, trace_passes
 from dsocr_analyze.traced_forms import TracedForms, TracedServed
 
 META = torch.device("meta")

@@ -35,8 +35,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from dsocr_analyze import DeepSeekOCRSession, cli, errors
 from dsocr_analyze.architectures import described_architecture
 from dsocr_analyze.model.described_model import use_attention
-from dsocr_analyze.trace.passes import trace_passes
-from dsocr_analyze.trace.summary import growing_work
+from dsocr_analyze.trace.passes import growing_work, trace_passes
 
 MODELS = {name: each for name, each in {**TEXT_MODELS, **READERS}.items() if each.is_there}
 REFUSED_ON_META = ("switch",)

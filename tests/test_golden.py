@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from dsocr_analyze import figures, kernels
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.model import directory, forward, loading
-from dsocr_analyze.trace import passes, summary
+from dsocr_analyze.trace import passes
 
 pytestmark = pytest.mark.exhaustive
 
@@ -46,7 +46,7 @@ def repeats_of(model):
 
 def stages_of(traces, architecture) -> dict[str, figures.StageFigures]:
     own_params = {key: {} for key in architecture.stage_names}
-    return summary.stage_figures(traces, architecture.stages, own_params)
+    return passes.stage_figures(traces, architecture.stages, own_params)
 
 
 def workload_of(golden):
@@ -79,7 +79,7 @@ def test_every_stage_counts_what_was_recorded(model, golden):
     traces = traced(model, workload)
     assert flops_by_stage(traces) == golden["matrix_flops"]
     assert decode_flops(traces) == golden["decode_step_matrix_flops"]
-    assert summary.ledger_of(traces.prefill, *traces.decode_steps).unknown == {}
+    assert passes.ledger_of(traces.prefill, *traces.decode_steps).unknown == {}
     assert traces.kv_cache_bytes == (
         2 * LAYERS * HEADS * HEAD_DIM * BF16_BYTES * workload.seq_len * workload.batch_size
     )

@@ -28,8 +28,15 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import blamed_on
 from dsocr_analyze.model.loading import load_model
 from dsocr_analyze.report import comparison, document, markdown, opening, reading
-from dsocr_analyze.trace import record, summary
-from dsocr_analyze.trace.passes import PassTraces, trace_passes
+from dsocr_analyze.trace import record
+from dsocr_analyze.trace.passes import (
+    PassTraces,
+    batch_work,
+    ledger_of,
+    stage_figures,
+    step_stretches,
+    trace_passes,
+)
 
 WORKLOAD = plan_workload(page=(640, 640))
 NONE: dict = {name: {} for name in DEFAULT.stage_names}
@@ -113,9 +120,7 @@ def traces():
 
 @pytest.fixture(scope="module")
 def stages(traces):
-    return summary.stage_figures(
-        traces, DEFAULT.stages, NONE | {"projector": {"model.projector": 20}}
-    )
+    return stage_figures(traces, DEFAULT.stages, NONE | {"projector": {"model.projector": 20}})
 
 
 def test_vision_stages_get_what_they_own_and_prefill_the_rest(stages):
@@ -155,9 +160,7 @@ def test_every_kernel_belongs_to_one_stage_and_children_add_up_to_their_parent(t
 def test_equal_kernels_of_a_module_are_one_record():
     net = Net(lambda self, x: self.lm_head(x * 2) + self.lm_head(x * 2), lm_head=nn.Linear(4, 8))
     trace = trace_of(net.to("meta"), meta(3, 4))
-    decode = summary.stage_figures(PassTraces(trace, (trace,), (0,), 0, 0), DEFAULT.stages, NONE)[
-        "decode"
-    ]
+    decode = stage_figures(PassTraces(trace, (trace,), (0,), 0, 0), DEFAULT.stages, NONE)["decode"]
     calls = {(kernel.path, kernel.operator): kernel.calls for kernel in decode.kernels}
     assert calls == {("", "mul"): 2, ("lm_head", "linear"): 2, ("", "add"): 1}
     assert (decode.module_calls, decode.calls) == ({"": 1, "lm_head": 2}, 1)
@@ -165,7 +168,7 @@ def test_equal_kernels_of_a_module_are_one_record():
 
 def test_the_ledger_holds_every_operator_that_ran(traces):
     passes = (traces.prefill, *traces.decode_steps)
-    ledger, ran = summary.ledger_of(*passes), sum(len(trace.kernels) for trace in passes)
+    ledger, ran = ledger_of(*passes), sum(len(trace.kernels) for trace in passes)
     assert (ledger.counted["linear"], ledger.unknown) == (6 + 3, {})
     assert (sum(ledger.counted.values()), ledger.free) == (ran, passes[0].free + passes[1].free)
 
@@ -200,9 +203,7 @@ def test_a_batch_is_its_prefill_pass_and_steps_over_a_growing_cache(
     steps, numbers, stretches, batch
 ):
     traces = PassTraces(record.Trace(), tuple(steps), numbers, kv_cache_bytes=0, inputs_bytes=0)
-    found = summary.batch_work(
-        kernels.Work(1000, 0, 0, 5000), traces, stretches, DEFAULT.routed_expert
-    )
+    found = batch_work(kernels.Work(1000, 0, 0, 5000), traces, stretches, DEFAULT.routed_expert)
     assert (found.macs - 1000, found.bytes_read - 5000) == batch
 
 
@@ -222,7 +223,7 @@ def test_a_batch_is_its_prefill_pass_and_steps_over_a_growing_cache(
     ],
 )
 def test_steps_are_cut_where_they_begin_to_do_other_work(new_tokens, cuts, stretches):
-    assert summary.step_stretches(new_tokens, cuts) == stretches
+    assert step_stretches(new_tokens, cuts) == stretches
 
 
 @pytest.mark.parametrize(

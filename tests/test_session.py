@@ -27,9 +27,8 @@ from dsocr_analyze.report import opening
 from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.session import parse_device
 from dsocr_analyze.trace import operators, recorder
-from dsocr_analyze.trace.passes import PassTraces
+from dsocr_analyze.trace.passes import PassTraces, batch_work
 from dsocr_analyze.trace.record import Trace
-from dsocr_analyze.trace.summary import batch_work
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from torch import nn
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.module_tree import TracedModule, build_tree, fold, leaf_classes, prune
 from dsocr_analyze.report.tree import Drawing, tree_document
-from dsocr_analyze.trace import passes, record, summary
+from dsocr_analyze.trace import passes, record
 
 REFERENCE_MODULES = 4083  # counted on the vendor's own model
 REFERENCE_PARAMS = 3_336_106_240
@@ -112,7 +112,7 @@ def test_trace_of_a_pass_becomes_calls_shapes_and_inclusive_flops():
     net = nn.Sequential(nn.Linear(3, 5), nn.Sequential(nn.ReLU())).to("meta")
     trace, _ = passes.trace_module(net, torch.device("meta"), torch.empty(4, 3, device="meta"))
     bias_and_products = 2 * 4 * 3 * 5 + 4 * 5
-    assert summary.traced_modules(trace) == {
+    assert passes.traced_modules(trace) == {
         "": TracedModule(1, [4, 3], [4, 5], bias_and_products + 4 * 5),
         "0": TracedModule(1, [4, 3], [4, 5], bias_and_products),
         "1": TracedModule(1, [4, 5], [4, 5], 4 * 5),
@@ -120,7 +120,7 @@ def test_trace_of_a_pass_becomes_calls_shapes_and_inclusive_flops():
     }
     # Shapes leave out what is no tensor.
     trace = record.Trace(calls=["a"], shapes={"a": ([(2, 3), None, [None, (1,)]], [(2, 3), None])})
-    assert summary.traced_modules(trace)["a"] == TracedModule(1, [[2, 3], [1]], [2, 3], 0)
+    assert passes.traced_modules(trace)["a"] == TracedModule(1, [[2, 3], [1]], [2, 3], 0)
 
 
 @pytest.mark.directory

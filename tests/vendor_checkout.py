@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsocr_analyze.trace.summary import ledger_of
+from dsocr_analyze.trace.passes import ledger_of
 
 __all__ = [
     "VENDOR",

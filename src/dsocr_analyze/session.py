@@ -37,8 +37,8 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.model.process_settings import exclusive
 from dsocr_analyze.report.document import Report, build_report
-from dsocr_analyze.trace.passes import PassTraces, trace_passes
-from dsocr_analyze.trace.summary import (
+from dsocr_analyze.trace.passes import (
+    PassTraces,
     batch_work,
     causal_savable_flops,
     count_experts,
@@ -47,6 +47,7 @@ from dsocr_analyze.trace.summary import (
     linear_stretches,
     stage_figures,
     step_stretches,
+    trace_passes,
 )
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload import AnyWorkload, PageWorkload

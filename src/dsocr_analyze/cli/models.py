@@ -226,7 +226,7 @@ def _modules(
         announce("importing torch, building the model")
         session, known = engine.session(request), engine.directory.recognized
         from dsocr_analyze.module_tree import OwnerOf, build_tree, leaf_classes, prune
-        from dsocr_analyze.trace.summary import traced_modules
+        from dsocr_analyze.trace.passes import traced_modules
 
         # A model without a known architecture has no stages, but still a tree.
         owner_of: OwnerOf = known.owner_of if known else lambda _: None

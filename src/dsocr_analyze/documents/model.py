@@ -29,7 +29,7 @@ from dsocr_analyze.kernels import NO_WORK, Work, total_work, work_by
 from dsocr_analyze.model import directory, loading
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape import Operand, Size, Tape, formula
-from dsocr_analyze.trace import passes, record, summary
+from dsocr_analyze.trace import passes, record
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 _META: Final = torch.device("meta")
@@ -218,7 +218,7 @@ class DocumentedModel:
     @cached_property
     def stages(self) -> dict[str, StageFigures]:
         """Figures of every stage."""
-        return summary.stage_figures(self.traces, self.architecture.stages, self.session.own_params)
+        return passes.stage_figures(self.traces, self.architecture.stages, self.session.own_params)
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:

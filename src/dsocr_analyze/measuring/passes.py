@@ -30,8 +30,7 @@ from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.runtimes import EAGER
 from dsocr_analyze.trace.modules import RunningModules
-from dsocr_analyze.trace.passes import trace_passes
-from dsocr_analyze.trace.summary import stage_figures
+from dsocr_analyze.trace.passes import stage_figures, trace_passes
 from dsocr_analyze.workload import AnyWorkload, PageWorkload
 
 # --- stages ----------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from dsocr_analyze.errors import AnalyzeError, DeviceError, ModelCodeError, Unco
 from dsocr_analyze.escaping import visible
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.known_shapes import KnownShapes
 from dsocr_analyze.model.known_values import (
     WITH_VALUES,
+    KnownShapes,
     KnownValues,
     routed_uniformly,
 )

@@ -3,6 +3,8 @@
 `KnownValues` tracks tensors of known values (ranges, constants, filled pixels, and what is computed
 from these) and computes the answer on the CPU. MoE routing is uniform: the choices are dealt to the
 experts in turn. No computed float is 0. A value is forgotten when its tensor's version changes.
+`KnownShapes` answers operators whose output depends on values: the result of `nonzero` has as many
+elements as these demand. That of a convolution is laid out as on a CPU or GPU.
 """
 
 import copy
@@ -14,14 +16,17 @@ from operator import attrgetter, call
 from typing import Any, Final
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.model.torch_calls import (
     Arguments,
+    DispatchMode,
     Function,
     FunctionMode,
     Keywords,
+    Operator,
     Value,
     tensors_in,
     uncounted,
@@ -110,7 +115,7 @@ def known_value(tensor: torch.Tensor) -> _Compute | None:
     return None if known is None or tensor._version != known[0] else known[1]
 
 
-def set_known_value(tensor: torch.Tensor, compute: _Compute) -> None:
+def _set_known_value(tensor: torch.Tensor, compute: _Compute) -> None:
     """Sets what computes a `meta` tensor's value, until the tensor is written to."""
     if not tensor.is_inference():  # inference tensors have no version
         setattr(tensor, _ATTRIBUTE, (tensor._version, compute))
@@ -143,7 +148,7 @@ def _with_values(func: Function, args: Arguments, kwargs: Keywords) -> Any:
         if isinstance(result, torch.Tensor) and result.is_meta:
             shape, dtype = tuple(result.shape), result.dtype
             # Of its number, stored once: a page has many pixels.
-            set_known_value(result, lambda: torch.full((), fill, dtype=dtype).expand(shape))
+            _set_known_value(result, lambda: torch.full((), fill, dtype=dtype).expand(shape))
         return result
     if func in _SHAPED_AS:
         shape = (kwargs["other"] if "other" in kwargs else args[-1]).shape
@@ -174,19 +179,19 @@ def _follow(
     """Keeps what computes a result's value, or forgets it."""
     if isinstance(result, torch.Tensor):
         if computed is not None and result.is_meta:
-            set_known_value(result, computed)
+            _set_known_value(result, computed)
         elif result.is_meta and hasattr(result, _ATTRIBUTE) and known_value(result) is None:
             delattr(result, _ATTRIBUTE)
     elif isinstance(result, tuple | list):
         if computed is not None:
             for index, item in enumerate(result):
                 if isinstance(item, torch.Tensor) and item.is_meta:
-                    set_known_value(item, _pick(computed, index))
+                    _set_known_value(item, _pick(computed, index))
         elif func in _TOP_K and result[1].is_meta and result[1].dim():
             choices = result[1]  # each candidate equally often
-            set_known_value(choices, cache(routed_uniformly(choices, args, kwargs)))
+            _set_known_value(choices, cache(routed_uniformly(choices, args, kwargs)))
     elif func is _ASSIGN and computed is not None:
-        set_known_value(args[0], computed)
+        _set_known_value(args[0], computed)
     elif getattr(func, "__name__", "") == "__set__" and hasattr(args[0], _ATTRIBUTE):
         delattr(args[0], _ATTRIBUTE)  # assigning `.data` leaves the version unchanged
 
@@ -244,7 +249,7 @@ def _follow_through_view(
         value.as_strided(*place).copy_(computed())
         return value
 
-    set_known_value(base, cache(whole))
+    _set_known_value(base, cache(whole))
 
 
 def _on_cpu(tensor: torch.Tensor) -> Any:
@@ -359,3 +364,98 @@ def routed_uniformly(
     rows, candidates = [*choices.shape], int(scores.shape[dim])
     rows.append(rows.pop(dim))  # in no row twice: k <= candidates
     return lambda: (torch.arange(math.prod(rows)) % candidates).view(rows).movedim(-1, dim)
+
+
+# --- operators whose output PyTorch's own functions on meta can't tell, or tell otherwise ---------
+
+_ATEN: Final = torch.ops.aten
+_GROUPED_MM: Final = getattr(getattr(_ATEN, "_grouped_mm", None), "default", None)
+"""Missing from the oldest supported versions of torch."""
+_MASKS: Final = (torch.bool, torch.uint8)
+
+
+def known_shape(func: Operator, args: Arguments, kwargs: Keywords) -> Any:
+    """An operator's output, on `meta` also where its shape depends on values, or its layout."""
+    if func is _GROUPED_MM and args[0].is_meta and args[0].dtype != torch.bfloat16:
+        # [M, K] x [E, K, N] -> [M, N], whose own function on `meta` only takes bfloat16
+        return args[0].new_empty((*args[0].shape[:-1], args[1].shape[-1]))
+    if func is _ATEN.convolution.default and args[0].is_meta:
+        return _convolved(func(*args, **kwargs), *args[:2])
+    if depends_on_values(func) and any(map(attrgetter("is_meta"), tensors_in(args))):
+        return _answer_on_cpu(func, args, kwargs)
+    return func(*args, **kwargs)
+
+
+KnownShapes: Final = partial(DispatchMode, known_shape)
+"""The mode, which belongs below all others."""
+
+
+@cache
+def depends_on_values(func: Operator) -> bool:
+    """Whether an operator's output does, by PyTorch's own tags."""
+    tags = getattr(func, "tags", ())
+    return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+
+
+def _convolved(output: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """A convolution's output, whose channels are last in memory if those of one factor are.
+
+    Source: `cudnn_conv_suggest_memory_format` and `mkldnn_conv_use_channels_last` of ATen.
+    """
+    layout = suggest_memory_format(x)
+    if layout == torch.contiguous_format:
+        layout = suggest_memory_format(weight)
+    return torch.empty_like(output, memory_format=layout)
+
+
+def _answer_on_cpu(func: Operator, args: Arguments, kwargs: Keywords) -> Any:
+    """The output of an operator that depends on values."""
+    if kwargs.get("output_size") is not None:  # as repeat_interleave accepts it
+        return func(*args, **kwargs)
+    if func is _ATEN.index.Tensor:
+        indices = list[Any]()
+        for index in args[1]:
+            if isinstance(index, torch.Tensor) and index.is_meta and index.dtype in _MASKS:
+                with uncounted():  # as a device would use it: its set positions, by dimension
+                    [mask] = _values_of(func, index)
+                    indices += map(_on_meta, mask.nonzero().unbind(1))
+            else:
+                indices.append(index)
+        return func(args[0], indices, **kwargs)
+    with uncounted():
+        if func is _ATEN.masked_select.default:  # its elements' own values are not needed
+            shape = torch.broadcast_shapes(*(each.shape for each in args))
+            [mask] = _values_of(func, args[1])
+            return args[0].new_empty(int(mask.expand(shape).count_nonzero()))
+        values = _values_of(func, *args, *kwargs.values())
+        positional, named = values[: len(args)], values[len(args) :]
+        return _on_meta(func(*positional, **dict(zip(kwargs, named, strict=True))))
+
+
+def _values_of(func: Operator, *arguments: Value) -> Any:
+    """Arguments on the CPU, with the tensors' values; ModelCodeError if one is unknown."""
+    for tensor in tensors_in(arguments):
+        if tensor.is_meta and known_value(tensor) is None:
+            raise ModelCodeError(
+                f"the model's code calls {func.overloadpacket.__name__} on a tensor of shape"
+                f" {tuple(tensor.shape)} that has no values on meta, and its result depends on"
+                f" them; {WITH_VALUES}",
+                arguments=["device='cpu'"],
+            )
+    return frozen(arguments)()
+
+
+def _on_meta(output: Value) -> Value:
+    """Tensors on `meta`, with known values, for computed ones, in as much memory.
+
+    PyTorch makes room for as many elements as there may be, and keeps it.
+    """
+    if isinstance(output, tuple | list):
+        return tuple(map(_on_meta, output))
+    if not isinstance(output, torch.Tensor):
+        return output
+    elements = output.untyped_storage().nbytes() // output.element_size()
+    memory = torch.empty(elements, dtype=output.dtype, device="meta")
+    tensor = memory.as_strided(output.shape, output.stride(), output.storage_offset())
+    _set_known_value(tensor, lambda: output)
+    return tensor

@@ -21,8 +21,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.model.known_shapes import known_shape
-from dsocr_analyze.model.known_values import known_value
+from dsocr_analyze.model.known_values import known_shape, known_value
 from dsocr_analyze.model.process_settings import beside_compiler
 from dsocr_analyze.model.torch_calls import (
     Arguments,

@@ -62,7 +62,6 @@ class DenseDecoder(DecoderDimensions):
 
     rotary: Rotary = "plain"
     mrope_section: tuple[int, ...] = ()
-    deepstack: int = 0
 
     @classmethod
     def read(

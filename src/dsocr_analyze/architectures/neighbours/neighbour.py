@@ -36,7 +36,6 @@ from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.family_member import DECODE
 from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache, OcrModel
-from dsocr_analyze.architectures.planning import checked_page, prompt_text
 from dsocr_analyze.architectures.stages import PREFILL_STAGE, StageScope
 from dsocr_analyze.dtypes import BOOL, INT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError, WorkloadError
@@ -44,7 +43,7 @@ from dsocr_analyze.kernels import Rows
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import embedding
 from dsocr_analyze.toml_table import read_toml
-from dsocr_analyze.workload import Mode, PageWorkload, ViewBatch
+from dsocr_analyze.workload import Mode, PageWorkload, ViewBatch, checked_page, prompt_text
 
 if TYPE_CHECKING:
     import torch

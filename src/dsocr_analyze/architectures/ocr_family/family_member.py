@@ -29,14 +29,20 @@ from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, decoder, lm_head
 from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache, OcrModel
-from dsocr_analyze.architectures.planning import checked_page, prompt_text
 from dsocr_analyze.architectures.stages import DECODE_STAGE, PREFILL_STAGE, StageScope
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import embedding, linear
-from dsocr_analyze.workload import BOUNDS, PageWorkload, ViewBatch, check_count
+from dsocr_analyze.workload import (
+    BOUNDS,
+    PageWorkload,
+    ViewBatch,
+    check_count,
+    checked_page,
+    prompt_text,
+)
 
 if TYPE_CHECKING:
     import torch
