@@ -43,12 +43,14 @@ _KNOWN: Final = (
     " runtime eager"
 )
 
-_EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_EXPERTS_PER_TOKEN: Final = ("num_experts_per_tok", "moe_k")
-_EXPERT_WIDTH: Final = ("moe_intermediate_size", "intermediate_size")
-_SHARED_EXPERTS: Final = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
-_SHARED_WIDTH: Final = ("shared_expert_intermediate_size", "shared_intermediate_size")
-"""Keys of transformers' configs for the same size; the first one that is set counts."""
+_OF_EXPERTS: Final = {
+    "n_routed_experts": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_tok": ("num_experts_per_tok", "moe_k"),
+    "moe_intermediate_size": ("moe_intermediate_size", "intermediate_size"),
+    "n_shared_experts": ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
+    "shared_expert_size": ("shared_expert_intermediate_size", "shared_intermediate_size"),
+}
+"""Sizes of a mixture, and their keys in configs of transformers; the first that is set counts."""
 
 _MOST_TRACED: Final = 256
 """Prompts in the largest batch whose prefill pass is traced for its memory; a power of two."""
@@ -245,7 +247,7 @@ class TracedServed(Served):
             head_norms=not modules.isdisjoint(("q_norm", "query_layernorm")),
             output_norms="post_mlp_layernorm" in modules,
             has_shared_gate="shared_expert_gate" in modules,
-            **(_experts(config) if routed else {}),
+            **(_sizes_of_experts(config) if routed else {}),
         )
         # Which of the layers are routed makes no difference to a pass.
         first = decoder.layers - len(routed)
@@ -304,24 +306,14 @@ def _routed_layers(stage: StageFigures) -> Set[str]:
     return {found[0] for found in map(_WHOLE_LAYER.match, paths) if found}
 
 
-def _experts(config: Config) -> dict[str, Any]:
-    """Fields of a decoder with routed experts, from its config; ConfigError if one is missing."""
-    given = {key: value for key, value in config.items() if value is not None}
-    keys = ConfigKeys(given, since=_KNOWN)
-
-    def size(names: Sequence[str], *default: int) -> int:
-        name = next(filter(given.__contains__, names), names[0])
-        return keys.integer(name, *default, least=0)
-
-    width = size(_EXPERT_WIDTH)
-    shared = size(_SHARED_WIDTH, 0)
-    return {
-        "n_routed_experts": size(_EXPERTS),
-        "num_experts_per_tok": size(_EXPERTS_PER_TOKEN),
-        "moe_intermediate_size": width,
-        "n_shared_experts": size(_SHARED_EXPERTS, 1 if shared else 0),
-        "shared_expert_size": shared or width,
-    }
+def _sizes_of_experts(config: Config) -> dict[str, Any]:
+    """Those that a config has, which raises ConfigError for a wrong one; zeros are none."""
+    keys = ConfigKeys(config, since=_KNOWN)
+    named = {size: next(filter(config.get, names), None) for size, names in _OF_EXPERTS.items()}
+    sizes = {size: keys.integer(name) for size, name in named.items() if name is not None}
+    if "shared_expert_size" in sizes:
+        sizes.setdefault("n_shared_experts", 1)
+    return sizes
 
 
 def _fused(stage: StageFigures, classes: Mapping[str, str]) -> Iterator[Kernel]:
