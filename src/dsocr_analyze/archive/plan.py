@@ -151,7 +151,7 @@ class OperatingPoint(Struct, frozen=True, kw_only=True):
     cost_per_thousand_pages: float | None
 
 
-class Repetition(Struct, frozen=True, kw_only=True):
+class RepetitionCost(Struct, frozen=True, kw_only=True):
     """What pages cost that repeat themselves to the limit of their tokens.
 
     Attributes:
@@ -190,7 +190,7 @@ class GpuPlan(Struct, frozen=True, kw_only=True):
     memory_bytes: int
     planned: PointName | None
     points: dict[PointName, OperatingPoint]
-    repetition: Repetition | None
+    repetition: RepetitionCost | None
 
     @property
     def point(self) -> OperatingPoint | None:
@@ -355,14 +355,14 @@ def _plan_gpu(
     )
 
 
-def _repetition(curve: _Curve, without: _Curve, point: OperatingPoint) -> Repetition:
+def _repetition(curve: _Curve, without: _Curve, point: OperatingPoint) -> RepetitionCost:
     counts, price = np.array([point.concurrency]), curve.job.price_per_hour
     times = curve.times(counts)
     steps = np.maximum(0, times.longest - 1)
     seconds = times.ttft_seconds + np.nan_to_num(times.tpot_seconds) * steps
     longest = int(times.longest.max())
     hours = point.gpu_hours - float(without.sums(counts).seconds[0]) / SECONDS_PER_HOUR
-    return Repetition(
+    return RepetitionCost(
         share=curve.job.lengths(longest).shares[-1],
         tokens=longest,
         page_seconds=float(np.average(seconds, weights=curve.counts)),

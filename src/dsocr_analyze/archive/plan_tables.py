@@ -8,7 +8,7 @@ from dsocr_analyze.archive.plan import (
     OperatingPoint,
     PlanDocument,
     PointName,
-    Repetition,
+    RepetitionCost,
 )
 from dsocr_analyze.report.opening import model_text
 from dsocr_analyze.report.table import (
@@ -21,7 +21,7 @@ from dsocr_analyze.report.table import (
     seconds_text,
     three_digits,
 )
-from dsocr_analyze.timing import LoadBound, runtime_text
+from dsocr_analyze.timing import SECONDS_PER_HOUR, LoadBound, runtime_text
 
 _POINTS: Final[dict[PointName, str]] = {
     "alone": "a page alone",
@@ -68,7 +68,7 @@ def _answer_lines(document: PlanDocument, plan: GpuPlan, point: OperatingPoint) 
         cost = f"; {price_text(point.cost)} in money, {thousand} per 1,000 pages"
     yield (
         f"{point.gpus:,} x {plan.gpu}, {runtime_text(document.runtime, document.host)}:"
-        f" {counted(document.pages, 'page')} in {three_digits(point.hours)} h{by};"
+        f" {counted(document.pages, 'page')} in {_duration(point.hours)}{by};"
         f" {three_digits(point.gpu_hours)} GPU-hours"
         f" ({three_digits(band.low)} to {three_digits(band.high)}){cost}"
     )
@@ -85,7 +85,11 @@ def _answer_lines(document: PlanDocument, plan: GpuPlan, point: OperatingPoint) 
     yield f"At most {counted(plan.largest_concurrency, 'page')} at once fit{kept}"
 
 
-def _repetition_text(found: Repetition) -> str:
+def _duration(hours: float) -> str:
+    return f"{three_digits(hours)} h" if hours >= 1 else seconds_text(SECONDS_PER_HOUR * hours)
+
+
+def _repetition_text(found: RepetitionCost) -> str:
     cost = "" if found.cost is None else f", {price_text(found.cost)}"
     return (
         f"Repetition: {percent_text(found.share)} of pages run to {found.tokens:,} tokens, for"
