@@ -33,20 +33,11 @@ from dsocr_analyze.tape.polynomial import (
 )
 
 N, K = Polynomial.size("n", least=2), Polynomial.size("k", least=2)
-SOME = Polynomial.size("some", least=0, most=8)
 
 
 @pytest.fixture
 def t():
     return Tape(BFLOAT16)
-
-
-def doubled(t, x):
-    """Twice as many elements; a copy is alive beside them."""
-    copy = t.move("clone", x)
-    output = t.cat(copy, x)
-    t.hold(copy)
-    return output
 
 
 def rebound(t, x):

@@ -505,7 +505,7 @@ LATENT = decoder(
     v_head_dim=5,
 )
 WIDER = dataclasses.replace(LATENT, qk_rope_head_dim=4, head_dim=8)
-GROUPED, FOUR = heads_of(4, 2, 5, 24), heads_of(4, 4, 2, 8)
+GROUPED = heads_of(4, 2, 5, 24)
 IN_GROUPS = {"n_group": 4, "topk_group": 2}
 SAM = SamDimensions(
     width=4,

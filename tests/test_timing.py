@@ -76,7 +76,6 @@ MOVE = KindError("movement.bfloat16", 0.4, True, False)
 WHOLE = {"kinds": {GEMM: 6.0, MOVE: 2.0}, "memory": 3.0, "launches": 1.5, "host": 0.5,
          "nbytes": 40.0, "least_compute": 4.0, "least_memory": 3.0}  # fmt: skip
 TEN = Duration(**WHOLE)
-SECONDS = st.floats(0, 10, allow_nan=False)
 
 
 @pytest.mark.parametrize(
