@@ -139,6 +139,8 @@ def plan(
         counted, way, requested, planned, goals, opening,
         None if named else partial(words.leave_out, context),
     )  # fmt: skip
+    if not document.gpus:
+        raise WorkloadError("no GPU of the catalogue supports these types; give others")
     words.warn(context, setting.warnings_of_modes(architecture, [chosen]), arguments=())
     printing.emit(context, document, printing.Said(
         plan_tables.answer(document), [*plan_tables.plan_tables(document)],
