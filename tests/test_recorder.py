@@ -994,7 +994,8 @@ def test_alike_modules_of_the_published_models_do_alike(name, flash):
     directory = ModelDirectory.read(arch.reference)
     window = directory.dimensions().decoder.sliding_window or 2
     page = {"page": (1191, 1684), "max_new_tokens": window + 3}
-    check(directory, [page], flash=flash, arch=arch, steps=(0, 1, window - 1, window))
+    steps = (0, 1, window - 1, window, window + 1, 3 * window)
+    check(directory, [page], flash=flash, arch=arch, steps=steps)
 
 
 @pytest.mark.vendor

@@ -24,10 +24,13 @@ from hand_built import (
     compared,
     traced,
 )
+from hypothesis import given, settings, strategies as st
+from relatives import FAMILY
 from test_answer import TIME
 
 from dsocr_analyze import errors, kernels, output_files
 from dsocr_analyze.agreement import PeakAgreement
+from dsocr_analyze.cli import main
 from dsocr_analyze.report import document as document_module, markdown, opening, reading, tables
 from dsocr_analyze.report.document import build_report
 from dsocr_analyze.report.table import (
@@ -441,3 +444,45 @@ def test_what_is_no_report_is_refused_in_one_line(tmp_path):
     for name in ("missing.json", ".", "a\0b"):
         with pytest.raises(errors.ConfigError, match="cannot read report"):
             reading.load_report(tmp_path / name)
+
+
+# --- stages as parts of a page ---------------------------------------------------------------
+
+OURS = sorted({stage.name for each in FAMILY.values() for stage in each.stages})
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory):
+    file = tmp_path_factory.mktemp("parts") / "report.json"
+    main(["--engine", "analytic", "-q", "--json", str(file), "--batch-size", "3",
+          "--max-new-tokens", "7", "--gpu", "l4", "--runtime", "eager,serving"])  # fmt: skip
+    return reading.load_report(file)
+
+
+def test_seconds_add_up_to_the_page(timed):
+    assert len(timed.time) == 2
+    for entry in timed.time:
+        parts = tables.seconds_parts(timed, entry)
+        assert list(parts) == [*timed.stages, tables.OUTSIDE]
+        assert sum(parts.values()) == pytest.approx(entry.page_seconds)
+        alone = {name: stage.seconds for name, stage in entry.stages.items() if name != "decode"}
+        assert alone == {name: parts[name] for name in alone}
+        assert parts[tables.OUTSIDE] >= entry.assumptions.preprocess_seconds * (1 - 1e-9)
+    # A correction is of the whole; the stages' seconds stay as the kernels take them.
+    before = sum(alone.values())
+    corrected = msgspec.structs.replace(entry, ttft_seconds=before / 2, page_seconds=before / 2 + 1)
+    parts = tables.seconds_parts(timed, corrected)
+    found = sum(parts.values()), parts["sam"], parts["decode"], parts[tables.OUTSIDE]
+    assert found == pytest.approx((corrected.page_seconds, alone["sam"] / 2, 1, 0))
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from([*OURS, tables.OUTSIDE, "eye", "ear"]), unique=True))
+def test_stages_keep_their_colours_and_none_has_anothers(names):
+    colours = tables.stage_colours(names)
+    assert (set(colours), len(set(colours.values()))) == (set(names), len(names))
+    assert set(colours.values()) <= set(tables.PALETTE)
+    for known in {*OURS, tables.OUTSIDE} & set(names):
+        assert colours[known] == tables.stage_colours([known])[known]
+    many = [f"stage {index}" for index in range(30)]
+    assert [*tables.stage_colours(many)] == many  # which use the palette again

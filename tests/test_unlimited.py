@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 from sampling import every, sampled
-from test_golden import repeats_of
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
 
-from dsocr_analyze.architectures import DEFAULT, PageRequest
+from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.architectures.architecture import CacheStep, GrowingCache, lengthened
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.architectures.unlimited_ocr.reference import (
@@ -330,14 +329,6 @@ def test_a_step_over_a_made_cache_is_that_step_of_the_generation(window, batch):
     generated = traced(model, page, step_numbers=range(3 * WINDOW + 1)).decode_steps
     for number in (1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW):
         assert traced(model, page, step_numbers=(number,)).decode_steps == (generated[number],)
-
-
-@pytest.mark.exhaustive
-def test_declared_repetition_changes_nothing():
-    model, steps = load(REFERENCE, WINDOW), (0, WINDOW - 1, WINDOW, WINDOW + 1, 100)
-    alike = repeats_of(load(DEFAULT.reference, None))
-    repeated = traced(model, PAGE, step_numbers=steps, repeats=alike)
-    assert repeated == traced(model, PAGE, step_numbers=steps)
 
 
 # --------------------------------------------------------------------------------------- its modes
