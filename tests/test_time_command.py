@@ -271,7 +271,8 @@ DOUBTFUL = {"failed": 2, "completed": 198, "max_concurrency": None, "total_input
         ({}, "--format markdown --keep 0",
          ["| what | predicted | measured | error | corrected | error |",
           "- corrections not kept "]),
-        ({}, f"--from-benchmark {MM}", ["87.0 ms of CPU per page (measured by vllm bench mm-"]),
+        ({}, f"--from-benchmark {MM} --assumptions",
+         ["87.0 ms of CPU per page (measured by vllm bench mm-"]),
         ({"model_id": "my-ocr"}, "--arch deepseek-ocr", ["the file calls the model 'my-ocr'"]),
         (DOUBTFUL, "", [
             "Note: result.json: 2 of 200 requests failed", "a burst rather than a steady load",
@@ -357,10 +358,13 @@ class TestKept:
             "archive pages.csv --gpu h100",
             "archive pages.csv --gpu h100 --format json",
             "sweep --gpu h100",
+            "plan --pages 9 --gpu h100",
         ],
     )
     def test_every_output_of_seconds_says_it(self, capsys, command):
-        sentence = "h100-sxm, serving, corrected: " if command.endswith("serving") else SENTENCE
+        sentence = (
+            "h100-sxm, serving, vllm, corrected: " if command.endswith("serving") else SENTENCE
+        )
         for more, is_said in (((), True), (("--corrections", "0"), False)):
             code, out, err = run(capsys, *command.split(), *more)
             assert (code, sentence in " ".join((out + err).split())) == (0, is_said)

@@ -40,7 +40,6 @@ from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.page_times import PageTimer, PageTimes
 from dsocr_analyze.timing.predict import bottleneck
-from dsocr_analyze.timing.served_modes import served_notes
 
 _BUSY_SHARE: Final = 0.8
 """Of the time that CPU workers are busy, at most, if their number is left to the plan."""
@@ -211,7 +210,7 @@ class PlanDocument(CountOpening, frozen=True, kw_only=True):
         host: The serving engine.
         gpus: One plan per kind of GPU, fewest GPU-hours first.
         assumptions: What the predictions assume.
-        notes: Those assumptions that make them doubtful.
+        notes: Those assumptions that make them doubtful, or that correct them.
     """
 
     setting: SettingDocument
@@ -428,7 +427,7 @@ def plan_document(
             sentence if len(names) == len(plans) else f"{', '.join(names)}: {sentence}"
             for sentence, names in said.items()
         ),
-        notes=tuple(served_notes(model.architecture, requested.job.host.name, setting.mode)),
+        notes=requested.notes(model.architecture, [setting.mode]),
     )
 
 

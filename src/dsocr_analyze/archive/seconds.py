@@ -60,23 +60,22 @@ class TimeRequested:
         return tuple(self.job.sentences(self.lengths, self.profiles))
 
     def sentences_of(self, architecture: Architecture, modes: Iterable[Mode]) -> tuple[str, ...]:
-        """The assumptions in words, with what a server does with pages in these modes.
+        """The assumptions in words, with `notes`.
 
         Corrections are from benchmarks on these GPUs.
         """
+        return (*self.sentences, *self.notes(architecture, modes))
+
+    def notes(self, architecture: Architecture, modes: Iterable[Mode]) -> tuple[str, ...]:
+        """What the server does unlike the model with pages in these modes; and corrections."""
         corrections = (
             self.job.corrections.of(each, self.job.host, architecture.name)
             for each in self.profiles
         )
         return (
-            *self.sentences,
-            *self.served_notes(architecture, modes),
+            *served_notes(architecture, self.job.host.name, *modes),
             *(said for each in corrections for said in each.sentences()),
         )
-
-    def served_notes(self, architecture: Architecture, modes: Iterable[Mode]) -> tuple[str, ...]:
-        """What the server does with pages in these modes, if it differs."""
-        return tuple(served_notes(architecture, self.job.host.name, *modes))
 
     def timers(
         self, model: CountedModel, settings: Sequence[Setting]
@@ -280,6 +279,7 @@ class ArchiveTimer:
         notes = (
             *kernel_seconds.notes_on_lent(profile.gpu, timed.work.kinds),
             *served_notes(self._model.architecture, self._job.host.name, timed.setting.mode),
+            *timed.timer.correction.sentences(),
         )
         wider = f"{profile.gpu.name}: extrapolated from another GPU, with a wider band: {kinds}"
         return TimeDocument(
@@ -303,7 +303,6 @@ class ArchiveTimer:
                 *([wider] if kinds else ()),
                 *self.requested.sentences,
                 *notes,
-                *timed.timer.correction.sentences(),
             ),
             notes=notes,
         )

@@ -358,7 +358,7 @@ class TimeDocument(_TimedSetting, frozen=True, kw_only=True):
             the CPU, which prepare pages).
         pages_that_wait: Pages of which fewer than `concurrency` fit in memory.
         assumptions: What the prediction assumes.
-        notes: Those assumptions that make it doubtful.
+        notes: Those assumptions that make it doubtful, or that correct it.
     """
 
     concurrency: int

@@ -189,7 +189,7 @@ def _count_combinations(context: typer.Context, time: TimeRequested | None, quan
             f"the sweep has {asked.rows:,} rows; give shorter ranges, or --yes to start it anyway"
         )
     warnings = _write(context, asked, counted, opening, quantity)
-    doubts = () if time is None else time.served_notes(architecture, asked.modes)
+    doubts = () if time is None else time.notes(architecture, asked.modes)
     if given["assumptions"]:
         said = [f"assumed: {each}" for each in notes]
     else:

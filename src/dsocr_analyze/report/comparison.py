@@ -142,7 +142,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True, omit_defaults=True)
         rows: One row per quantity.
         config_differences: Keys in which the configs differ.
         assumptions: What predicted seconds assume.
-        notes: Those assumptions that make them doubtful.
+        notes: Those assumptions that make them doubtful, or that correct them.
         ranking: What a comparison of all models says besides; absent from others.
     """
 

@@ -151,7 +151,7 @@ class TimeAssumptions(Struct, frozen=True, kw_only=True):
         price_per_hour: Price of one GPU per hour; null if not given.
         correction: Correction from the server's benchmarks; null without any.
         sentences: All assumptions in words.
-        notes: Those of them that make the prediction doubtful.
+        notes: Those of them that make the prediction doubtful, or that correct it.
     """
 
     host: str

@@ -126,6 +126,7 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
     notes = (
         *served_notes(timer.model.architecture, timer.host.name, pages.kinds[0]),
         *notes_on_lent(timer.model.device.gpu, total_duration(times.alone.stages.values()).kinds),
+        *timer.correction.sentences(),
     )
     prepare, device, c = float(pages.prepare[0]), timer.model.device, timer.model.dimensions
     return TimeAssumptions(
@@ -150,7 +151,6 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
             ),
             *(() if timer.host.is_eager else timer.model.architecture.forms.served.notes),
             *notes,
-            *timer.correction.sentences(),
         ),
     )  # fmt: skip
 
