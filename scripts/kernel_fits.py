@@ -100,7 +100,8 @@ _STARTS: Final[dict[str, records.Coefficients]] = {
     "encoder_attention": _PREFILL,
     "context_attention": _PREFILL,
     "generation_attention": records.GenerationCoefficients(
-        64, 128, 1, 0, 2.0, 0.1, 0.5, 2.0, 2.0, 0.5, 0.9, 2.0, 0.8, 4.0, 1.0, 7.0, 1.0, 0.01, 1.0
+        64, 128, 1, 0, 2.0, 0.1, 0.5, 2.0, 0.2, 0.5, 0.9, 2.0, 0.8, 4.0, 1.0, 7.0, 1.0, 0.01, 1.0,
+        0.5,
     ),
     "experts": records.ExpertsCoefficients(
         0, 1, 0.7, 1.2, 2.0, 0.55, 1.0, 1.0, 0.1, 0.9, 0.05, 2.0, 0.9, 5.0, 2.0, 1.0, 12.0,

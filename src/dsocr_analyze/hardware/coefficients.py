@@ -118,7 +118,7 @@ class PrefillCoefficients:
 
 @dataclass(frozen=True)
 class GenerationCoefficients:
-    """Fused attention with one query, over a cache (19)."""
+    """Fused attention with one query, over a cache (20)."""
 
     tile_heads: int
     tile_keys: int
@@ -131,6 +131,7 @@ class GenerationCoefficients:
     """Per block of 64 keys and 128 head elements."""
     whole_waves: float
     combine_us: float
+    """Per part of the keys."""
     combine_share: float
     memory_share: float
     l2_share: float
@@ -144,6 +145,8 @@ class GenerationCoefficients:
     """Work per tile for each query head of a key head."""
     grouped_us: float
     """Copies that gather grouped queries of several sequences."""
+    sequence_us: float
+    """Of a sequence on one of the SMs, which share them."""
 
 
 @dataclass(frozen=True)

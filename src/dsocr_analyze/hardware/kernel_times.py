@@ -509,25 +509,26 @@ def _generation_attention(
     """One step over a cache, with `element_bytes` per cached element.
 
     A tile has the query heads of a key head, and reads its keys block by block. Keys may be split
-    over SMs; a second kernel combines the parts. Memory, or L2, bounds all tiles together.
+    over SMs; a second kernel reads their parts one after another. Each sequence costs the scheduler
+    its time. Memory, or L2, bounds all tiles together.
     """
     B, _, K, H, D, G = _of_attention(size)
-    key_blocks = _whole(K / c.tile_keys)
     queries_a_key = H / G
     units = B * G * np.ceil(queries_a_key / c.tile_heads)
     moved = 2 * D * B * (G * K * element_bytes + 2 * H)
     memory = moved * machine.memory_seconds(moved, c, c.l2_part, c.l2_sharpness)
     block = (c.block_us + c.row_us * D / 128) * c.tile_keys / 64 * 1e-6
     start = c.tile_us * (1 + c.group * queries_a_key) * 1e-6
+    scheduled = B / machine.sms * c.sequence_us * 1e-6
     seconds: Floats = np.asarray(np.inf)
     for parts in (1.0, *_CACHE_SPLITS):
         passes = _waves(units * parts, machine.sms, c.whole_waves, c.slots)
         # Parts are offered whatever the number of keys, or more keys could take less time.
-        reading = np.maximum(1.0, passes / c.slots) * _whole(key_blocks / parts) * block
-        split = _overlapped(passes * start + reading, memory, c.norm)
+        reading = np.maximum(1.0, passes / c.slots) * _whole(K / c.tile_keys / parts) * block
+        split = _overlapped(scheduled + passes * start + reading, memory, c.norm)
         if parts > 1:
             partial = 4 * B * H * D * (parts + 0.5) / (c.combine_share * machine.bytes_per_second)
-            split = split + c.combine_us * 1e-6 + partial
+            split = split + parts * c.combine_us * 1e-6 + partial
             if c.split_needs_groups:
                 split = np.where(H > G, split, np.inf)
         seconds = np.minimum(seconds, split)
