@@ -80,6 +80,8 @@ _HOPPER: Final = ("h100-sxm", "h200-sxm")
 
 LEAST_ERROR: Final = 1e-4
 """Floor for stated errors: 0 would look as if nothing had been held out."""
+STARTS: Final = {"encoder_attention": 6}
+"""Of a fit, by kind; 3 elsewhere. An encoder's may end beside the best coefficients."""
 OUR_ROWS: Final = 2
 """How often rows of such products are taken besides."""
 _FEW_ROWS: Final = 8
@@ -160,11 +162,11 @@ def fit_kind(
                      for each in tried]  # fmt: skip
             tried = [each for each, _ in sorted(costs, key=lambda pair: pair[1])[:left]]
     first = tried[0]
-    found = fitted(kind, many, gpu, dtype, first, starts=3, evaluations=50)[0]
+    found = fitted(kind, many, gpu, dtype, first, starts=STARTS.get(kind, 3), evaluations=50)[0]
     if isinstance(found, records.GemmCoefficients):
         slowed = with_slow_sizes(found, training, gpu)
         found = fitted(kind, many, gpu, dtype, slowed, starts=1, evaluations=50)[0]
-    if isinstance(found, records.GenerationCoefficients):
+    if kind in ("encoder_attention", "generation_attention"):
         found = fitted(kind, many, gpu, dtype, found, starts=1, evaluations=50, scale=SCALE)[0]
     if isinstance(found, records.ExpertsCoefficients):
         if not training.sizes["fallback"].any():

@@ -176,6 +176,10 @@ def test_laws_of_kernel_times(name, engine):
             steps = warm[1:] / warm[:-1]
             assert (steps > 1 - 1e-9).all(), (kind, sizes[:-1][steps < 1])
             assert (steps[sizes[:-1] >= first] < 1.15).all(), (kind, sizes[:-1][steps >= 1.15])
+    # Blocks of keys begin one after another, whatever parts they are split into.
+    keys, own = np.arange(480.0, 1100), {"kv_heads": 8, "dtype": timed.gpu.tensor_dtype}
+    longer = timed.attention_seconds(1, 32, keys, 8, 64, causal=True, **own)
+    assert (longer[1:] / longer[:-1]).max() < 1.02
 
 
 def test_coefficients_beyond_the_chip_give_its_own_limits():

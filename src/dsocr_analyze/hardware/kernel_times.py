@@ -463,7 +463,6 @@ def _prefill_attention(
     padded = c.head_step * np.ceil(D / c.head_step)
     tile_queries = c.tile_queries / np.where(c.packed_queries >= Q, H / G, 1.0)
     tile_keys = np.where((c.head_step == _FLASH2_STEP) & (D <= _NARROW_HEAD), 2, 1) * c.tile_keys
-    key_blocks = _whole(K / tile_keys)
     # Where the last tile ends. Those of packed heads have few queries: their number is gradual.
     last = np.where(
         tile_queries < c.tile_queries,
@@ -475,13 +474,13 @@ def _prefill_attention(
     block = 4 * c.tile_queries * tile_keys * (padded + c.softmax) / rate + c.block_us * 1e-6
 
     # The mean share of the keys that a tile reads, of whole tiles: more queries are more work.
-    longer = 2 * np.maximum(key_blocks * tile_keys, last)
+    longer = 2 * np.maximum(tile_keys * _whole(K / tile_keys), last)
     mean = np.minimum(1.0, (longer - last + np.maximum(tile_queries, tile_keys)) / longer)
     start = c.tile_us * 1e-6 * (1.0 if causal else (padded / 64) ** 2)
     seconds: Floats = np.asarray(np.inf)
     for parts in (1.0, *_KEY_SPLITS) if c.splits else (1.0,):
         crowded = block * (1 + c.crowding * np.minimum(1.0, units * parts / machine.sms))
-        part_blocks = _whole(key_blocks / parts)
+        part_blocks = _whole(K / tile_keys / parts)
         longest = part_blocks * crowded + start
         passes = _waves(units * parts, machine.sms, c.whole_waves, c.slots)
         split = passes * longest
