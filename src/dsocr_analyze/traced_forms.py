@@ -32,11 +32,8 @@ from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.trace.passes import PassTraces
 from dsocr_analyze.workload import AnyWorkload, Lengths, PageWorkload, ViewBatch
 
-_LAYER: Final = re.compile(r"[^0-9]*\.(?P<index>\d+)(?:\..*)?")
-"""Path of a numbered module or of one below it."""
-
-_WHOLE_LAYER: Final = re.compile(r"[^0-9]*\.\d+")
-"""Path of the numbered module itself."""
+_LAYER: Final = re.compile(r"[^0-9]*\.(?P<index>\d+)")
+"""Path of a numbered module, with which paths below it begin."""
 
 _KNOWN: Final = (
     "serving engines are modelled for decoders with grouped heads and gated MLPs or experts; use"
@@ -184,7 +181,7 @@ def _last_step(dtype: Dtype, figures: Composition) -> BytesAlive:
     """The cache, with one layer twice as it grows, and logits in the model's type and in fp32."""
     memory, (*_, step) = figures.memory, figures.stages.values()
     *_, head = (each for each in step.kernels if isinstance(each.dimensions, Gemm))
-    numbered = filter(None, map(_LAYER.fullmatch, step.own))
+    numbered = filter(None, map(_LAYER.match, step.own))
     layers = 1 + max((int(each["index"]) for each in numbered), default=0)
     cached = memory.kv_cache_bytes + memory.kv_cache_bytes // layers
     logits = head.work.activations * sum({dtype.nbytes, FLOAT32.nbytes})
@@ -229,7 +226,8 @@ class TracedServed(Served):
         if vision:
             self.notes = (
                 f"vision stages run as in transformers with {forms.session.loaded.attention}"
-                " attention, but each RMS norm, and equal attention of a call, as one kernel",
+                " attention, but each RMS norm, each turn of queries or keys in fp32, and equal"
+                " attention of a call, as one kernel",
             )
         config = cast("Any", forms.session.model.config).get_text_config(decoder=True).to_dict()
         keys = ConfigKeys(config, since=_KNOWN)
@@ -262,7 +260,7 @@ class TracedServed(Served):
         found = {
             path: work.macs
             for path, work in with_ancestors(works).items()
-            if _WHOLE_LAYER.fullmatch(path)
+            if _LAYER.fullmatch(path)
         }
         for path, macs in found.items():
             expected = mixed if path in routed else dense
@@ -303,7 +301,7 @@ class TracedServed(Served):
 def _routed_layers(stage: StageFigures) -> Set[str]:
     """Paths of the layers that choose experts for each token."""
     paths = (each.path for each in stage.kernels if each.kind == "routing")
-    return {found[0] for found in map(_WHOLE_LAYER.match, paths) if found}
+    return {found[0] for found in map(_LAYER.match, paths) if found}
 
 
 def _sizes_of_experts(config: Config) -> dict[str, Any]:
@@ -319,13 +317,30 @@ def _sizes_of_experts(config: Config) -> dict[str, Any]:
 def _fused(stage: StageFigures, classes: Mapping[str, str]) -> Iterator[Kernel]:
     """A stage's kernels without paths; each norm, and equal attention of a call, is one.
 
-    A mask that all heads share hides other sequences, which are skipped; others are biases.
+    So is what attention does in fp32 to queries, or to keys, which it turns. A mask that all heads
+    share hides other sequences, which are skipped; others are biases.
     """
+    attending = {
+        each.path
+        for each in stage.kernels
+        if isinstance(each.dimensions, Attention) and each.dtype != FLOAT32.name
+    }
     for kernel in stage.kernels:
         is_norm, sizes = classes[kernel.path].endswith("RMSNorm"), kernel.dimensions
+        turns = (
+            kernel.path in attending
+            and FLOAT32.name in (kernel.dtype, kernel.output_dtype)
+            and not kernel.work.macs
+        )
         if is_norm and kernel.operator == "mean":  # of squares in fp32
             moved = Work(0, 0, 0, kernel.work.bytes_read // 2, kernel.work.bytes_read // 2)
             yield kernel._replace(operator="fused_rms_norm", work=moved, path="")
+        elif turns and kernel.dtype != FLOAT32.name:  # which it becomes first
+            yield kernel._replace(
+                operator="rotary_embedding",
+                work=kernel.work._replace(bytes_written=kernel.work.bytes_read),
+                path="",
+            )
         elif isinstance(sizes, Attention):
             many = max(1, kernel.calls // stage.module_calls[kernel.path])
             B, H, _, T, K, D, *_ = sizes
@@ -336,5 +351,5 @@ def _fused(stage: StageFigures, classes: Mapping[str, str]) -> Iterator[Kernel]:
                 calls=kernel.calls // many,
                 path="",
             )
-        elif not is_norm or kernel.kind == "normalization":
+        elif not (is_norm or turns) or kernel.kind == "normalization":
             yield kernel.at("")

@@ -56,8 +56,6 @@ class DenseDecoder(DecoderDimensions):
             has gate and up in one (`GlmOcrTextDecoderLayer`).
         rotary: How heads turn.
         mrope_section: Pairs of a head's features that turn by each of three positions.
-        deepstack: Layers after which features of the vision stages are added (DeepStack, Meng et
-            al. 2024; `Qwen3VLTextModel`).
     """
 
     rotary: Rotary = "plain"

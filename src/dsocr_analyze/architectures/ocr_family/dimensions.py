@@ -207,7 +207,8 @@ class DecoderDimensions:
         axes: Positions per token.
         head_norms: Whether queries and keys are normed per head.
         output_norms: Whether the outputs of attention and MLP are normed.
-        deepstack: Layers after which features of the vision stages are added.
+        deepstack: Layers after which features of the vision stages are added (DeepStack, Meng et
+            al. 2024; `Qwen3VLTextModel`).
         has_output_bias: Whether attention's last product has a bias if the others have one.
     """
 
@@ -332,8 +333,9 @@ class DecoderDimensions:
     @property
     def shared_intermediate_size(self) -> int:
         """Hidden width of all shared experts."""
-        each = self.shared_expert_size or self.moe_intermediate_size
-        return (self.n_shared_experts or 0) * each
+        return (self.n_shared_experts or 0) * (
+            self.shared_expert_size or self.moe_intermediate_size
+        )
 
 
 def multi_head_attention(keys: ConfigKeys) -> dict[str, Any]:
