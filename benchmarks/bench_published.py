@@ -22,7 +22,7 @@ Unlimited-OCR: one request under SGLang on an H100, with 527 new tokens, in two 
 29186). The page is not stated: A4 at 150 dpi is assumed. `Host.cpu_factor` was chosen with these
 rows in view.
 
-Exits with 1 where a prediction misses its limit. `--sentence` prints what the README says.
+Exits with 1 where a prediction misses its limit. `--sentence` prints what docs/pricing.md says.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ Prints every row, and the error on each GPU if its rows are left out; of the A10
 the decoder and the memory-efficient kernel were measured, the rows with this kernel. `attention` is
 the same error if attention is to blame for all of it: the band of the prediction. Beside it, what
 a view of 1024 pixels is predicted to take in the vendors' code, uncompiled in bfloat16, and the
-published range less the decoder. Exits with 1 where a limit is missed. `--sentence` prints what the
-README says.
+published range less the decoder. Exits with 1 where a limit is missed. `--sentence` prints what
+docs/pricing.md says.
 """
 
 from __future__ import annotations

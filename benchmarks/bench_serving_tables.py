@@ -42,7 +42,7 @@ does on rows that were measured and left out, median / 90th percentile, at sizes
 their gaps are twice those around the page's sizes. Exits with 1 where a signed difference is above
 5 %.
 
-The last line is what the README says. `--save` keeps the figures behind it in
+The last line is what docs/pricing.md says. `--save` keeps the figures behind it in
 `benchmarks/measured/serving_tables.json`, and `--sentence` prints it from there, without tables.
 """
 

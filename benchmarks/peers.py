@@ -1,7 +1,7 @@
 """What other counters count on the same model and input, next to the exact figure.
 
     pip install 'dsocr-analyze[peers]'
-    python benchmarks/peers.py                  # the table of README.md, as Markdown
+    python benchmarks/peers.py                  # the table of docs/evidence.md, as Markdown
     python benchmarks/peers.py --only thop
 
 Every counter counts each stage of one base-mode page (SAM and CLIP at 1024 pixels, the decoder and

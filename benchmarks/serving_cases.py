@@ -1,4 +1,4 @@
-"""What `bench_serving_tables.py` found for every GPU, as saved, and what the README says of it."""
+"""What `bench_serving_tables.py` found for every GPU, as saved, and what docs/pricing.md says."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Case(NamedTuple):
 
 
 def sentence(cases: Sequence[Case]) -> str:
-    """What the README says about these cases."""
+    """What docs/pricing.md says about these cases."""
     met = [case for case in cases if case.is_met]
     covered = [f"{100 * each(case.covered for case in cases):.0f}" for each in (min, max)]
     apart = [f"{100 * each(case.absolute for case in met):.0f}" for each in (min, max)]

@@ -1,4 +1,4 @@
-"""The README and the home page say what the program does: its output, its commands, its Python."""
+"""The README and the pages of docs/ say what the program does: output, commands, Python."""
 
 import importlib
 import itertools
@@ -17,9 +17,7 @@ from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-HOME, NEIGHBOURS = (
-    (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("index.md", "neighbours.md")
-)
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
 DIGEST = re.compile(r"code \S+, config")
 
 
@@ -29,7 +27,12 @@ def _somewhere_else(tmp_path, monkeypatch):
 
 
 OUTPUT = re.compile(r"<!-- output: dsocr-analyze ([^\n]*) -->\n```text\n(.*?)```", re.DOTALL)
-SHOWN = OUTPUT.findall(README + NEIGHBOURS)
+FIRST = re.compile(
+    r"<!-- first (\d+) lines: dsocr-analyze ([^\n]*) -->\n```text\n(.*?)```", re.DOTALL
+)
+ALL = "".join([README, *PAGES.values()])
+SHOWN = list(dict.fromkeys(OUTPUT.findall(ALL)))
+STARTS = FIRST.findall(ALL)
 TABLE = re.compile(r"<!-- table: ([^:\n]+): dsocr-analyze ([^\n]*) -->\n\n((?:\|[^\n]*\n)+)")
 
 
@@ -44,12 +47,39 @@ def test_the_output_shown_is_a_real_runs(capsys, monkeypatch, command, text):
     assert set(shown) <= printed, "write it again: python scripts/update_readme.py"
 
 
+@pytest.mark.parametrize(("count", "command", "text"), STARTS)
+def test_the_first_lines_shown_are_a_real_runs(capsys, monkeypatch, count, command, text):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert cli.main(shlex.split(command)) == 0
+    out = [DIGEST.sub("code ..., config", line) for line in capsys.readouterr().out.splitlines()]
+    assert text.splitlines() == out[: int(count)], "write it again: python scripts/update_readme.py"
+
+
+def test_what_is_shown_is_where_a_reader_looks_for_it():
+    shown = {name: len(OUTPUT.findall(text)) for name, text in PAGES.items()}
+    assert {name for name, count in shown.items() if count} == {
+        "index.md", "neighbours.md", "pricing.md"
+    }  # fmt: skip
+    assert len(OUTPUT.findall(README)) == len(STARTS) == 1
+
+
+def test_the_readme_is_short_and_says_where_the_command_is():
+    assert len(README.split()) <= 1200
+    order = ["<!-- picture:", "make analyze", ".venv/bin/dsocr-analyze", "<!-- output:",
+             "dsocr-analyze plan", "## Why to trust", "## Links"]  # fmt: skip
+    places = [README.find(each) for each in order]
+    assert -1 not in places
+    assert places == sorted(places)
+    for command in ("--image", "time", "plan", "fit", "advise", "compare --all"):
+        assert f"    dsocr-analyze {command}" in README
+
+
 BENCHMARK = re.compile(r"^- [^\n]*(?:\n  [^\n]*)*?\(`(benchmarks/\w+\.py)`\)\.\n", re.MULTILINE)
 
 
 @pytest.mark.exhaustive
 def test_the_figures_of_benchmarks_are_what_these_print():
-    bullets = {match[1]: match[0].split() for match in BENCHMARK.finditer(README)}
+    bullets = {match[1]: match[0].split() for match in BENCHMARK.finditer(PAGES["pricing.md"])}
     assert list(bullets) == [
         f"benchmarks/bench_{name}.py" for name in ("sam", "published", "serving_tables")
     ]
@@ -65,9 +95,10 @@ def test_published_speeds_of_neighbours_are_as_shown_and_misses_are_explained():
     benchmark = importlib.import_module("bench_neighbours")
     missed = [row.published.get("miss") for row in benchmark.rows() if not row.is_met]
     assert len(missed) == 1, missed
-    shown = (ROOT / "docs" / "seconds.md").read_text(encoding="utf-8")
     found = benchmark.table()
-    assert found in shown, f"write it again: python benchmarks/bench_neighbours.py --table\n{found}"
+    assert found in PAGES["seconds.md"], (
+        f"write it again: python benchmarks/bench_neighbours.py --table\n{found}"
+    )
 
 
 @pytest.mark.exhaustive
@@ -90,7 +121,7 @@ def test_the_comparison_with_tables_is_of_these_formulas(monkeypatch):
 
 @pytest.mark.exhaustive
 def test_the_home_pages_table_is_a_real_runs(capsys):
-    ((heading, command, shown),) = TABLE.findall(HOME)
+    ((heading, command, shown),) = TABLE.findall(PAGES["index.md"])
     assert cli.main(shlex.split(command)) == 0
     section = capsys.readouterr().out.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("|")]
@@ -99,9 +130,10 @@ def test_the_home_pages_table_is_a_real_runs(capsys):
 
 
 def test_the_home_page_has_the_readmes_answer_two_commands_and_a_picture():
-    assert OUTPUT.findall(HOME) == SHOWN[:1]
-    assert re.findall(r"^make (\w+)", HOME, re.MULTILINE) == ["analyze", "test"]
-    ((alternative, target),) = re.findall(r"!\[(.*)\]\((.*)\)", HOME)
+    home = PAGES["index.md"]
+    assert OUTPUT.findall(home) == SHOWN[:1]
+    assert re.findall(r"^make (\w+)", home, re.MULTILINE) == ["analyze", "test"]
+    ((alternative, target),) = re.findall(r"!\[(.*)\]\((.*)\)", home)
     assert len(alternative) > 20
     assert (ROOT / "docs" / target).read_text(encoding="utf-8").count("<svg") == 1
 
@@ -126,22 +158,39 @@ def test_the_pictures_are_what_their_commands_draw(capsys, tmp_path, command, fi
     assert drawn.read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
-def test_it_shows_a_picture_and_lists_commands_and_options_that_exist():
+MOVED = ("report", "own-model", "pricing", "measuring", "many-pages", "python", "evidence")
+"""Pages that people write, all of whose options exist."""
+
+
+def test_it_shows_a_picture_and_its_pages_list_commands_and_options_that_exist():
     assert PICTURES
     commands = application.commands
-    assert [name for name in commands if f"`dsocr-analyze {name}" not in README] == []
+    table = PAGES["commands.md"].partition("<!-- begin")[0]
+    assert [name for name in commands if f"`dsocr-analyze {name}" not in table] == []
     parameters = [each for of in (application, *commands.values()) for each in of.params]
     known = {"--help", *(option for each in parameters for option in each.opts)}
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) <= known
+    written = "".join([README, table, *(PAGES[f"{name}.md"] for name in MOVED)])
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", written)) <= known
 
 
-EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+EXAMPLES = [
+    pytest.param(code, id=f"{name} {number}")
+    for name, text in sorted(PAGES.items())
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    if name in {f"{moved}.md" for moved in MOVED}
+]
+
+
+def test_pages_that_had_examples_still_have_them():
+    assert [each.id for each in EXAMPLES] == [
+        "many-pages.md 0", "pricing.md 0", "python.md 0", "python.md 1"
+    ]  # fmt: skip
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("code", EXAMPLES, ids=range(len(EXAMPLES)))
+@pytest.mark.parametrize("code", EXAMPLES)
 def test_the_python_examples_run_and_print_what_they_say(capsys, code):
-    exec(compile(code, "README.md", "exec"), {})
+    exec(compile(code, "example", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     promised = re.findall(r"^print\(.*\)\s+# (.*)$", code, re.MULTILINE)
     assert lines == promised
