@@ -374,29 +374,37 @@ def test_figures_of_two_modes_by_hand(capsys):
 ONE_AND_SIX = "--config one.json --config six.json --mode tiny"
 SAID = [
     # The arguments, how the first line begins, and what else is said.
-    ("tiny small base", "Ran: built-in reference model",
-     ["\nPage of 1240 x 1754 pixels, views 512 | 640 | 1024, 83 | 121 | 283 prompt tokens, batch 1,"
+    ("tiny small base",
+     "page [FLOPs]: tiny 1.579 T; small 1.746 T (+167.3 G, 1.106 x); base 2.706 T",
+     ["\nRan: built-in reference model",
+      "\nPage of 1240 x 1754 pixels, views 512 | 640 | 1024, 83 | 121 | 283 prompt tokens, batch 1,"
       " 1,024 new tokens, bfloat16, eager attention\n", "Against tiny", "1.521 x"]),  # 111 / 73
     ("640/1024 --dtype bfloat16,float16", "warning: --base-size 640 is below --image-size 1024",
      ["\n\n"]),
-    ("tiny small --format markdown", "Ran: built-in reference model",
-     ["\n\n| quantity | unit | tiny | small |\n", "| visual tokens | tokens | 73 | 111"]),
-    ("gundam --page a4@200 --format markdown", "Ran: built-in reference model",
-     ["\nPage of 1654 x 2339 pixels, views 1024/640 (cut 2 x 3), 913 prompt tokens, batch 1,"]),
+    ("tiny small --format markdown", "page \\[FLOPs\\]: tiny",
+     ["\nRan: built-in reference model",
+      "\n\n| quantity | unit | tiny | small |\n", "| visual tokens | tokens | 73 | 111"]),
+    ("gundam --page a4@200 --format markdown", "page \\[FLOPs\\]: gundam",
+     ["\nRan: built-in reference model",
+      "\nPage of 1654 x 2339 pixels, views 1024/640 (cut 2 x 3), 913 prompt tokens, batch 1,"]),
     ("tiny small --format csv", "key,quantity,unit,report,value,difference,ratio",
      ["\nvisual_tokens,visual tokens,tokens,small,111,38,1.52"]),
-    ("gundam --dtype bfloat16,float32 --page 800x600 --format markdown", "Ran: bfloat16: ",
-     ["bfloat16, eager attention; float32: ", "; page 800 x 600 pixels, 1024/640 (crops)\\\n",
+    ("gundam --dtype bfloat16,float32 --page 800x600 --format markdown", "page ",
+     ["\nRan: bfloat16: ", "bfloat16, eager attention; float32: ",
+      "; page 800 x 600 pixels, 1024/640 (crops)\\\n",
       "\n| quantity | unit | bfloat16 | float32 |\n"]),
-    ("tiny.report --use-flash-attn 0 tiny", "Ran: built-in", ["(+0, 1.000 x)"]),
+    ("tiny.report --use-flash-attn 0 tiny", "page [FLOPs]: tiny.report",
+     ["\nRan: built-in", "(+0, 1.000 x)"]),
     ("gundam dynamic.json deepseek-ocr-2",
-     "Ran: gundam: deepseek-ocr: built-in reference model",
-     ["; dynamic.json: deepseek-ocr-2: built-in", "; deepseek-ocr-2: built-in",
+     "page [FLOPs]: gundam 5.858 T; dynamic.json 8.427 T",
+     ["Ran: gundam: deepseek-ocr: built-in reference model",
+      "; dynamic.json: deepseek-ocr-2: built-in", "; deepseek-ocr-2: built-in",
       "; page 1240 x 1754 pixels\nPage of 1240 x 1754 pixels", "\nAgainst gundam\n"]),
     ("--config one.json --config odd.json", "warning: odd.json: ", ["made_up"]),
-    (ONE_AND_SIX, "Ran: ", ["Config keys that differ", f"\n{LAYERS} 12 6\n"]),
-    (f"{ONE_AND_SIX} --format markdown", "Ran: ",
-     ["Config keys that differ", f"\n| {LAYERS} | 12 | 6 |\n"]),
+    (ONE_AND_SIX, f"config keys that differ: {LAYERS}\n",
+     ["Ran: ", "Config keys that differ", f"\n{LAYERS} 12 6\n"]),
+    (f"{ONE_AND_SIX} --format markdown", "config keys that differ: ",
+     ["Ran: ", "Config keys that differ", f"\n| {LAYERS} | 12 | 6 |\n"]),
 ]  # fmt: skip
 
 

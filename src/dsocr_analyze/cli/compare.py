@@ -236,10 +236,9 @@ def _show(
         )
         pairs = [pairs[place] for place in ranking.order_of(row)]
         dpi = None if given["image"] else paper_dpi(given["page"] or DEFAULT_PAGE)
-        about = comparison.Ranking(
-            sorted_by=row.key, dpi=dpi, left_out=left_out, accuracies=accuracies
-        )
-        found = structs.replace(compared(), ranking=about)
+        found = structs.replace(compared(), ranking=comparison.Ranking(
+            sorted_by=row.key, dpi=dpi, left_out=left_out, accuracies=accuracies,
+        ))  # fmt: skip
     reports = [report for _, report in pairs]
     counted = [each for each, _ in pairs if isinstance(each, _Counted)]
     files = [each.model.config if isinstance(each, _Counted) else None for each, _ in pairs]
@@ -255,7 +254,7 @@ def _show(
         return render_html({**contents, "assumptions": notes})
 
     said = printing.Said(
-        f"{headline}\n{found.opening()}", list(found.tables(shown)),
+        "\n".join([*found.answer(), headline, found.opening()]), list(found.tables(shown)),
         [printing.assumptions(context, found.assumptions, found.notes)], [given["plot"]],
         partial(found.as_csv, shown), page,
     )  # fmt: skip
@@ -263,13 +262,14 @@ def _show(
     draw = partial(stage_chart.stage_picture, charted, stacked)
     if found.ranking is not None:
         scores = printing.Lines("Scores", [*ranking.score_lines(found, found.ranking)], "Score: ")
+        shared = ranking.opening(found, found.ranking, reports)
         said = said._replace(
-            opening=ranking.opening(found, found.ranking, reports),
+            opening="\n".join([*found.answer(), shared]),
             tables=[*ranking.ranking_tables(found, found.ranking)],
             below=[scores, *said.below],
         )
         if given["gpu"] and given["quantity"] is None:
-            draw = partial(stage_chart.accuracy_picture, found, found.ranking, said.opening)
+            draw = partial(stage_chart.accuracy_picture, found, found.ranking, shared)
     printing.emit(
         context, found, said, files={given["html_file"]: "html"}, instead=given["output"],
         picture=draw,

@@ -37,6 +37,9 @@ _Quantity: TypeAlias = tuple[str, str, str]
 
 _Sortable = TypeVar("_Sortable", str, _Quantity)
 
+_NAMED_KEYS: Final = 5
+"""Keys of configs that the first lines name."""
+
 _TEXTS: Final[Mapping[str, Callable[[float], str]]] = {
     "FLOPs": table.scaled,
     "bytes": table.bytes_text,
@@ -156,6 +159,22 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True, omit_defaults=True)
     assumptions: tuple[str, ...]
     notes: tuple[str, ...] = ()
     ranking: Ranking | None = None
+
+    def answer(self) -> list[str]:
+        """The first lines: what a page takes in each report, or by what a ranking sorts them."""
+        asked = "page_flops|.*_page_seconds" if self.ranking is None else self.ranking.sorted_by
+        lines = []
+        for row in self.rows:
+            if re.fullmatch(asked, row.key):
+                cells = [row.cell(place).splitlines() for place in range(len(self.names))]
+                shown = cells if self.ranking is None else [cell[:1] for cell in cells]
+                pairs = zip(self.names, shown, strict=True)
+                texts = (" ".join([name, *parts]) for name, parts in pairs)
+                lines.append(f"{row.quantity} [{row.unit}]: {'; '.join(texts)}")
+        if keys := [each.key for each in self.config_differences]:
+            others = f" and {len(keys) - _NAMED_KEYS} more" if len(keys) > _NAMED_KEYS else ""
+            lines.insert(0, f"config keys that differ: {', '.join(keys[:_NAMED_KEYS])}{others}")
+        return lines
 
     def headline(self, *, with_page: bool = False) -> str:
         """The first line: the models, then, if they differ or on request, the page."""
