@@ -80,8 +80,8 @@ _HOPPER: Final = ("h100-sxm", "h200-sxm")
 
 LEAST_ERROR: Final = 1e-4
 """Floor for stated errors: 0 would look as if nothing had been held out."""
-STARTS: Final = {"encoder_attention": 6}
-"""Of a fit, by kind; 3 elsewhere. An encoder's may end beside the best coefficients."""
+STARTS: Final = {"encoder_attention": 6, "experts": 6}
+"""Of a fit, by kind; 3 elsewhere. Of these, the first three may all miss the best coefficients."""
 OUR_ROWS: Final = 2
 """How often rows of such products are taken besides."""
 _FEW_ROWS: Final = 8
