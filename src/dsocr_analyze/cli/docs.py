@@ -136,18 +136,43 @@ TASKS: Final = {
     "... without waiting for torch?": "--engine analytic",
     "Show every stage, module family and operator.": "--engine analytic --full",
     "What does a batch of 16 pages cost, and one page of it?": "--engine analytic --batch-size 16",
-    "How many seconds does a page take on an A100?": "time a100-80gb-sxm",
-    "How many pages a second at 16 at a time, with the model's own code?":
-        "time a100-80gb-sxm --runtime eager --concurrency 16",
-    "What does a page cost in money?": "time h100 --price 2.50",
-    "... with fp8 weights and an fp8 KV cache?": "time h100 --weights-dtype fp8 --kv-dtype fp8",
-    "Which GPUs are known, and how well?": "devices",
+    "Does it fit my card?": "fit rtx-4090",
+    "... a T4, which has no bfloat16?": "fit t4 --dtype float16",
+    "... an AMD card?": "fit mi300x",
     "How many pages fit into an A100 with 40 GB?": "fit a100-40gb",
     "... if a tenth of it is taken?": "fit a100-40gb --reserved 0.1 --batch-size 16",
+    "How many of the known GPUs hold a page?": "fit",
+    "How many seconds does a page take on an A100?": "time a100-80gb-sxm",
+    "Why is it so slow while the GPU is mostly idle?": "time h100 --runtime eager",
+    "How many pages a second at 16 at a time, with the model's own code?":
+        "time a100-80gb-sxm --runtime eager --concurrency 16",
+    "How many pages at once are worth it?": "time h100 --concurrency knee",
+    "... and how many fit, at what rate?": "time h100 --concurrency max",
+    "Does the CPU that prepares the pages slow it down?":
+        "time h100 --concurrency 64 --workers 1",
+    "What does a page cost in money?": "time h100 --price 2.50",
+    "... with fp8 weights and an fp8 KV cache?": "time h100 --weights-dtype fp8 --kv-dtype fp8",
+    "... with weights of 4 bits?": "time l40s --weights-dtype int4",
+    "How many seconds under SGLang, in mode base?": "time h100 --server sglang --mode base",
+    "What if 9 % of the pages repeat themselves up to the limit?":
+        "time h100 --max-new-tokens 8192 --mean-new-tokens 800 --share-at-limit 0.09",
+    "How many seconds with the lengths of my own outputs?":
+        "time h100 --new-tokens-from lengths.csv",
+    "How many GPUs for 2 million pages in 24 hours, and how much money?":
+        "plan --pages 2M --deadline 24h --price 2.5 --gpu h100",
+    "... if the first token must come within 2 seconds?":
+        "plan --pages 2M --deadline 24h --first-token 2s --gpu h100,l40s",
+    "... for a mix of pages?":
+        "plan --pages 500k --deadline 3d --mix a4@200:0.8,a3@300:0.2 --gpu l40s",
+    "... for pages like those in my folder?": "plan scans --pages 500k --deadline 3d --gpu l40s",
+    "Which GPUs are known, and how well?": "devices",
     "Which mode for an A4 page scanned at 200 dpi?": "advise --page a4@200",
     "... so that it is seen at 90 dpi or more?": "advise --page a4@200 --minimum-dpi 90",
     "... for a newspaper page of 5,000 text tokens?":
         "advise --page a3 --kind newspaper --page-text-tokens 5000",
+    "... for financial reports, on my GPU?":
+        "advise --page a4@200 --kind financial-report --gpu h100 --price 2.5",
+    "Which model?": "compare --all --gpu h100 --price 2.5",
     "Put two modes side by side.": "compare base gundam --page a4@200",
     "... two configs, with the keys that differ?":
         "compare base --config config.json --config slim.json",
@@ -167,9 +192,13 @@ TASKS: Final = {
     "Which modules does the model have?": "tree --depth 3",
     "What runs in each of them for my page?": "tree --mode tiny --depth 3",
     "Count DeepSeek-OCR-2.": "--arch deepseek-ocr-2 --engine analytic",
-    "Ten pages in one prompt of Unlimited-OCR?":
+    "Count Qwen3-VL.": "--arch qwen3-vl --engine analytic",
+    "Ten pages of a long document in one prompt of Unlimited-OCR?":
         "--arch unlimited-ocr --prompt-pages 10 --mode base --engine analytic",
+    "Draw pages per second over pages at once.": "time h100 --plot load.svg",
+    "Draw what bounds each stage.": "time h100 --plot roofline.svg --quantity roofline",
     "Give me the numbers for a script.": "--engine analytic --json - --quiet",
+    "... the seconds?": "time h100 --format json",
     "A page for a colleague, to open offline.": "--engine analytic --gpu h100 --html page.html",
 }  # fmt: skip
 """Questions in a user's words, and the arguments that answer them, in the documents' order."""
