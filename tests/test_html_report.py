@@ -4,6 +4,7 @@ import base64
 import importlib.util
 import io
 import json
+import random
 import re
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from dsocr_analyze.cli import main
 from dsocr_analyze.hardware import devices, profile
 from dsocr_analyze.report import comparison, html, table, tables
 from dsocr_analyze.report.document import Report, build_report
+from dsocr_analyze.report.reading import load_report
 from dsocr_analyze.report.table import exact
 
 LARGEST_PAGE = 6_000_000
@@ -329,6 +331,101 @@ def test_cards_say_what_the_other_forms_say(page, full):
             assert digits.replace(" to ", " s to ") in markdown or digits in markdown
         else:
             assert value in markdown or digits.split(" ")[0] in markdown, term
+
+
+PRICED = ("--gpu", "h100,l40s", "--price", "2.5", "--runtime", "eager,serving")
+
+
+@pytest.fixture(scope="module")
+def priced(folder):
+    """The page and the JSON of a report whose forms are compared."""
+    return written_by(folder / "priced.html", "-q", *PRICED, "--output", str(folder / "priced"),
+                      "--json")  # fmt: skip
+
+
+@pytest.mark.exhaustive
+def test_all_forms_of_a_report_say_the_same(capsys, monkeypatch, priced, show):
+    monkeypatch.setenv("COLUMNS", "200")
+    path, _ = priced
+    code, terminal, _ = run(capsys, *PRICED, "--full", "--output", str(path.with_name("again")))
+    assert code == 0
+    markdown = (path.with_name("priced") / "static_compute.md").read_text("utf-8").replace("\\", "")
+    report, page = load_report(path.with_name("priced.html.json")), show(path)
+    total, memory = report.total, report.memory
+    counted = analyze()  # without seconds, as Python has it
+    assert (counted.total, counted.memory) == (total, memory)
+    held = memory.weights_bytes + memory.inputs_bytes + memory.peak_activation_bytes
+    passes = [f"{table.flops_text(each.flops)}, {table.bytes_text(each.bytes_moved)}"
+              for each in (total, total.decode_step, total.page)]  # fmt: skip
+    parts = [table.bytes_text(each) for each in (memory.weights_bytes, memory.kv_cache_bytes, held)]
+    of_memory = "{} weights, {} KV cache, {}( in all)? at the prefill pass's peak".format(*parts)
+    for form in (terminal, markdown):
+        for said in (f"prefill (pass )?{passes[0]}; (a|each decode) step {passes[1]}",
+                     f"{passes[2]}: prefill", of_memory):  # fmt: skip
+            assert re.search(said, form), said
+    cards = each_of(page, ".card", "[...it.children].map((part) => part.textContent)")
+    assert {term: value for term, value, _ in cards if "predicted" not in term} == {
+        "FLOPs of one page": table.flops_text(total.page.flops),
+        "Bytes moved for one page": table.bytes_text(total.page.bytes_moved),
+        "Prefill pass": table.flops_text(total.flops),
+        "One decode step": table.flops_text(total.decode_step.flops),
+        "Parameters": table.scaled(total.params),
+        "Memory at the prefill pass's peak": parts[2],
+        "Visual tokens": f"{report.workload.visual_tokens:,}",
+    }
+    sizes = {row[0]: row[1] for row in cells(page, "memory-table")}
+    rows = {"weights", "inputs", "kv_cache", "peak_activation"}
+    assert {each.lower().replace(" ", "_"): size for each, size in sizes.items()} == {
+        key: table.bytes_text(getattr(memory, f"{key}_bytes")) for key in rows
+    }
+    for form in (terminal, markdown):
+        for key, size in sizes.items():
+            assert re.search(rf"(?im)^\W*{key}[ |]+{re.escape(size)}[ |]", form), key
+    check_seconds(page, report, terminal, markdown, cards)
+
+
+def check_seconds(page, report, terminal, markdown, cards):
+    """All forms have the same seconds, rates and prices by GPU and runtime."""
+    assert len(report.time) == 4
+    alone = {tuple(row[:2]): row[4] for row in cells(page, "time-table")}
+    loads = {tuple(row[:3]): row for row in cells(page, "load-table")}
+    for entry in report.time:
+        seconds, [load] = table.seconds_text(entry.page_seconds), entry.throughput
+        rate = table.rate_text(load.pages_per_second)
+        price = table.price_text(load.cost_per_thousand_pages)
+        assert load.cost_per_thousand_pages == pytest.approx(2500 / 3600 / load.pages_per_second)
+        who = f"{entry.gpu}, {entry.runtime_text}"
+        band = " to ".join(map(table.seconds_text, (entry.bands["page_seconds"].low,
+                                                    entry.bands["page_seconds"].high)))  # fmt: skip
+        said = rf"{who}: {seconds} a page \({band}\).*{rate} pages/s \(1 at once\)"
+        assert re.search(rf"{said}, bound by \w+, {price} per 1,000 pages", markdown)
+        if entry.runtime == "serving":  # the others are below the answer
+            assert f"{who}: {seconds} a page; {rate}/s at 1, {price} per 1,000\n" in terminal
+        for form in (terminal, markdown):
+            section = form.partition(f"{who}: one page alone, predicted")[2]
+            assert re.search(rf"(?m)^\W*page[ |]+{seconds}[ |]+{band}", section)
+            section = section.partition(f"{who}: throughput")[2]
+            assert re.search(rf"(?m)^\W*1[ |]+{rate}[ |].*[ |]{price}[ |]*$", section)
+        term = f"Page alone on {entry.gpu} (predicted)"
+        assert [term, f"{seconds} {entry.runtime_text}", band] in cards
+        assert alone[entry.gpu, entry.runtime_text].replace("\n", " ") == f"{seconds} ({band})"
+        row = loads[entry.gpu, entry.runtime_text, "1"]
+        assert (rate, seconds, price) == (row[3], row[6], row[-1]), row
+
+
+NUMBERS = {"scaled": table.scaled, "seconds": table.seconds_text, "rateText": table.rate_text,
+           "priceText": table.price_text, "ratioText": table.ratio_text}  # fmt: skip
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_are_worded_in_a_page_as_in_a_terminal(page, name):
+    drawn = random.Random(name)
+    least = 3 if name == "scaled" else -3.9
+    values = [10 ** drawn.uniform(least, 14 if name == "scaled" else 5) for _ in range(2000)]
+    values += [1.0, 9.995, 9.9949, 99.95, 999.5, 999.95, 1e3, 9999.5, 12345.0]
+    shown = js(page, f"arguments[0].map((it) => {name}(it))", values)
+    assert shown == [*map(NUMBERS[name], values)]
 
 
 @pytest.mark.exhaustive
