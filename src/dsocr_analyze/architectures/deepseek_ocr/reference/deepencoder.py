@@ -260,6 +260,7 @@ class NoTPTransformerBlock(nn.Module):
         super().__init__()
         width = cfg["hidden_size"]
         eps = cfg["layernorm_epsilon"]
+        self.layer_id = layer_id
         self.self_attn = NoTPAttention(cfg)
         self.mlp = NoTPFeedForward(cfg, dim=width, hidden_dim=cfg["ffn_hidden_size"])
         self.layer_norm1 = nn.LayerNorm(width, eps=eps)
@@ -390,6 +391,7 @@ class ImageEncoderViT(nn.Module):
         global_attn_indexes: Sequence[int] = (),
     ) -> None:
         super().__init__()
+        self.img_size = img_size
         grid = img_size // patch_size
         self.patch_embed = PatchEmbed(
             (patch_size, patch_size), (patch_size, patch_size), (0, 0), in_chans, embed_dim
