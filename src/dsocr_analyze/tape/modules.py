@@ -233,3 +233,20 @@ ACTIVATIONS: Final[dict[str, Activation]] = {
     "linear": lambda _, x: x,
 }
 """Forwards of activation modules by `hidden_act`."""
+
+
+def mlp(
+    t: Tape,
+    x: Operand,
+    names: tuple[str, str, str],
+    widths: tuple[int, int, int],
+    act: str = "gelu",
+    *,
+    bias: bool = True,
+) -> Operand:
+    """`W_2 act(W_1 x)` through features of `widths`; `names` of first, activation and second."""
+    (first, activation, second), (d, f, out) = names, widths
+    n = x.n // d
+    x = t.call(first, linear, x, n, d, f, bias=bias)
+    x = t.call(activation, ACTIVATIONS[act], x)
+    return t.call(second, linear, x, n, f, out, bias=bias)

@@ -23,7 +23,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
     ImageGrid,
     VisionTransformer,
-    mlp,
     patch_pixels,
 )
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
@@ -35,7 +34,7 @@ from dsocr_analyze.architectures.ocr_family.vision import (
 )
 from dsocr_analyze.kernels import Elements, Gemm, Work
 from dsocr_analyze.tape import Operand, Tape, ceil_div
-from dsocr_analyze.tape.modules import conv2d, layer_norm, linear
+from dsocr_analyze.tape.modules import conv2d, layer_norm, linear, mlp
 from dsocr_analyze.workload import PageWorkload
 
 _MERGE: Final = 4

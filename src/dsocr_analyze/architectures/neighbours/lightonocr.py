@@ -24,7 +24,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     axial_tables,
     joint_product,
     masked_attention,
-    mlp,
     patch_pixels,
     vision_layer,
     whole_attention,
@@ -35,7 +34,7 @@ from dsocr_analyze.dtypes import INT64
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import Convolution
 from dsocr_analyze.tape import Operand, Tape
-from dsocr_analyze.tape.modules import convolution, linear, rms_norm
+from dsocr_analyze.tape.modules import convolution, linear, mlp, rms_norm
 from dsocr_analyze.workload import PageWorkload
 
 

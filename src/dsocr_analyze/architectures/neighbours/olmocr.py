@@ -15,7 +15,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     Runs,
     VisionTransformer,
     axial_tables,
-    mlp,
     patch_embed,
     patch_positions,
     rotary_attention,
@@ -27,7 +26,7 @@ from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.dtypes import BOOL, INT32, INT64
 from dsocr_analyze.kernels import Elements, Rows, Work
 from dsocr_analyze.tape import Operand, Tape
-from dsocr_analyze.tape.modules import rms_norm
+from dsocr_analyze.tape.modules import mlp, rms_norm
 
 
 class OlmOcr(Neighbour):

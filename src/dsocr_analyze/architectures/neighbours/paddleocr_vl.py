@@ -20,7 +20,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
     VisionTransformer,
     axial_tables,
-    mlp,
     patch_pixels,
     patch_positions,
     resampled,
@@ -34,7 +33,7 @@ from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.dtypes import INT64
 from dsocr_analyze.kernels import Convolution, Rows
 from dsocr_analyze.tape import Operand, Tape
-from dsocr_analyze.tape.modules import convolution, layer_norm
+from dsocr_analyze.tape.modules import convolution, layer_norm, mlp
 from dsocr_analyze.workload import PageWorkload
 
 

@@ -16,7 +16,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
     VisionTransformer,
     axial_tables,
-    mlp,
     patch_embed,
     patch_positions,
     resampled,
@@ -26,7 +25,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
     vision_layer,
 )
 from dsocr_analyze.tape import Operand, Tape
-from dsocr_analyze.tape.modules import layer_norm
+from dsocr_analyze.tape.modules import layer_norm, mlp
 
 _PRODUCTS: Final = ("linear_fc1", "act_fn", "linear_fc2")
 

@@ -189,23 +189,6 @@ def patch_embed(t: Tape, images: ImageGrid, c: VisionTransformer, *, bias: bool 
     return t.call("proj", convolution, pixels, shape, bias=bias, operator="conv3d")
 
 
-def mlp(
-    t: Tape,
-    x: Operand,
-    names: tuple[str, str, str],
-    widths: tuple[int, int, int],
-    act: str = "gelu",
-    *,
-    bias: bool = True,
-) -> Operand:
-    """`W_2 act(W_1 x)` through features of `widths`; `names` of first, activation and second."""
-    (first, activation, second), (d, f, out) = names, widths
-    n = x.n // d
-    x = t.call(first, linear, x, n, d, f, bias=bias)
-    x = t.call(activation, ACTIVATIONS[act], x)
-    return t.call(second, linear, x, n, f, out, bias=bias)
-
-
 # --- positions -------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from dsocr_analyze.tape.modules import (
     interpolated,
     layer_norm,
     linear,
+    mlp,
 )
 
 
@@ -74,21 +75,16 @@ def _block(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, *, is_global:
         x = t.call("attn", _attention, x, N * windows**2, c.window, c, c.window)
         x = window_unpartition(t, x, N, g, windows, c.window, d)
     x = t.map("add", shortcut, x)
+    names, widths = ("lin1", "act", "lin2"), (d, c.mlp_ratio * d, d)  # `MLPBlock`
     updated = t.map(
         "add",
         x,
-        t.call("mlp", _mlp_block, t.call("norm2", layer_norm, x, n, d, channels_first=True), n, c),
+        t.call(
+            "mlp", mlp, t.call("norm2", layer_norm, x, n, d, channels_first=True), names, widths
+        ),
     )
     t.hold(shortcut)
     return updated
-
-
-def _mlp_block(t: Tape, x: Operand, n: Size, c: SamDimensions) -> Operand:
-    """`[n, d] -> [n, d]` (`MLPBlock`)."""
-    f = c.mlp_ratio * c.width
-    x = t.call("lin1", linear, x, n, c.width, f, bias=True)
-    x = t.call("act", ACTIVATIONS["gelu"], x)
-    return t.call("lin2", linear, x, n, f, c.width, bias=True)
 
 
 def window_partition(
