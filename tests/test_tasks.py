@@ -7,49 +7,21 @@ from pathlib import Path
 
 import pytest
 from command_line import run
-from PIL import Image
 from sampling import named, sampled
 
-from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli.docs import TASKS, task_table
-from dsocr_analyze.model.directory import read_config
 
 DOCUMENTED = Path(__file__).parent.parent / "docs" / "tasks.md"
-
-BUDGETS = """
-[workloads.page]
-config = "config.json"
-
-[[workloads.page.budgets]]
-key = "total.page.flops"
-max = 6_000_000_000_000
-"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """What the first paragraph of the documentation names."""
-    pypdf = pytest.importorskip("pypdf")
+    pytest.importorskip("pypdf")
+    from task_files import write_task_files
+
     folder = tmp_path_factory.mktemp("tasks")
-    page = Image.new("L", (620, 877))
-    page.save(folder / "page.png")
-    scans = folder / "scans"
-    scans.mkdir()
-    for name in ("a.png", "b.jpg", "c.webp", "d.png"):
-        page.save(scans / name)
-    page.save(scans / "ten.tiff", save_all=True, append_images=[page] * 9)
-    writer = pypdf.PdfWriter()
-    for _ in range(3):
-        writer.add_blank_page(595, 842)
-    writer.write(scans / "three.pdf")
-    (scans / "readme.txt").write_text("no page")
-    config = dict(read_config(DEFAULT.reference / "config.json"))
-    (folder / "config.json").write_text(json.dumps(config))
-    config["num_experts_per_tok"] = 5
-    config["language_config"] = {**config["language_config"], "num_experts_per_tok": 5}
-    (folder / "slim.json").write_text(json.dumps(config))
-    (folder / "dsocr-budgets.toml").write_text(BUDGETS)
-    (folder / "lengths.csv").write_text("new_tokens\n300\n900\n8192\n")
+    write_task_files(folder)
     return folder
 
 
@@ -158,6 +130,8 @@ ANSWERS = {
     "--arch qwen3-vl --engine analytic": COUNTS.format("20.25", "24.41"),
     "--arch unlimited-ocr --prompt-pages 10 --mode base --engine analytic":
         r"^input   10 pages .*2,730 visual \+ 5 .*\npasses  .*15.10 TFLOPs.*\npage    1.646 TFLOPs",
+    "time h100 --arch unlimited-ocr --prompt-pages 10 --mode base":
+        r"vllm: [\d.]+ s a prompt of 10 pages \(.*" + RATE.format(16),
     "time h100 --plot load.svg": RATE.format(16),
     "time h100 --plot roofline.svg --quantity roofline": "bound by",
     "--engine analytic --gpu h100 --html page.html": PAGE,

@@ -195,6 +195,7 @@ TASKS: Final = {
     "Count Qwen3-VL.": "--arch qwen3-vl --engine analytic",
     "Ten pages of a long document in one prompt of Unlimited-OCR?":
         "--arch unlimited-ocr --prompt-pages 10 --mode base --engine analytic",
+    "... in how many seconds?": "time h100 --arch unlimited-ocr --prompt-pages 10 --mode base",
     "Draw pages per second over pages at once.": "time h100 --plot load.svg",
     "Draw what bounds each stage.": "time h100 --plot roofline.svg --quantity roofline",
     "Give me the numbers for a script.": "--engine analytic --json - --quiet",

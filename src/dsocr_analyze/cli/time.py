@@ -169,7 +169,7 @@ def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_a
         return roofline_picture(report, {each.gpu.name: each.gpu for each in profiles}, *shown)
 
     is_long = len(entries) > _LISTED
-    answers = time_tables.time_answers(entries, report.workload.max_new_tokens)
+    answers = time_tables.time_answers(entries, report.workload)
     said = printing.Said(
         "\n".join(
             [

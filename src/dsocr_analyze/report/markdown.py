@@ -58,7 +58,7 @@ def _answer_of(report: Report) -> tuple[Statements, list[Wordings], Statements]:
             (one, _page(report)),
             ("memory", _memory(report)),
         ],
-        time_answers(report.time, report.workload.max_new_tokens),
+        time_answers(report.time, report.workload),
         [
             ("mostly", _dominant(report, one)),
             ("bound", _bound(report)),

@@ -28,7 +28,7 @@ Wordings: TypeAlias = Sequence[str]
 """A statement's wordings, longest first."""
 
 
-def time_answers(entries: Sequence[TimeEntry], max_new_tokens: int) -> list[Wordings]:
+def time_answers(entries: Sequence[TimeEntry], workload: Workload) -> list[Wordings]:
     """One per prediction: the cheapest if prices are known, then the fastest."""
     ranked = sorted(entries, key=attrgetter("page_seconds"))
     cheapest, least = None, math.inf
@@ -38,14 +38,14 @@ def time_answers(entries: Sequence[TimeEntry], max_new_tokens: int) -> list[Word
     if cheapest is not None:
         ranked.remove(cheapest)
         ranked.insert(0, cheapest)
-    return list(map(_answer, ranked, repeat(max_new_tokens)))
+    return list(map(_answer, ranked, repeat(workload)))
 
 
 def _best(entry: TimeEntry) -> LoadedGpu:
     return max(entry.throughput, key=attrgetter("pages_per_second"))
 
 
-def _answer(entry: TimeEntry, max_new_tokens: int) -> Wordings:
+def _answer(entry: TimeEntry, workload: Workload) -> Wordings:
     load, cost = _best(entry), _best(entry).cost_per_thousand_pages
     corrected = "" if entry.assumptions.correction is None else ", corrected"
     alone = f"{entry.gpu}, {entry.runtime_text}{corrected}: {seconds_text(entry.page_seconds)}"
@@ -53,9 +53,13 @@ def _answer(entry: TimeEntry, max_new_tokens: int) -> Wordings:
     each = "" if cost is None else f", {price_text(cost)} per 1,000 pages"
     each += "" if load.fits else f"; only {entry.largest_concurrency} fit"
     few = each.replace(" pages", "")
-    page, short, mean = "a page", "a page", entry.assumptions.new_tokens_mean
-    if mean != max_new_tokens:  # which the counts above are for
-        page, short = f"a page of {mean:,.0f} new tokens", f"for {mean:,.0f} tokens"
+    pages, mean = workload.prompt_pages or 1, entry.assumptions.new_tokens_mean
+    page = short = "a page" if pages == 1 else "a prompt"
+    if pages > 1:
+        page = f"a prompt of {pages:,} pages"
+    if mean != workload.max_new_tokens:  # which the counts above are for
+        page = f"{page} {'and' if pages > 1 else 'of'} {mean:,.0f} new tokens"
+        short = f"for {mean:,.0f} tokens"
     why, briefly = _waiting(entry)
     band, bound = _band(entry.bands["page_seconds"]), f", bound by {load.bound}"
     least = f"{alone} {short}; {rate}/s at {many}{few}"

@@ -34,6 +34,7 @@ function summarySection(title, headline, report, curves) {
   const held = [memory.weights_bytes, memory.inputs_bytes ?? 0, memory.peak_activation_bytes].reduce(sum, 0);
   const pages = Number(total.page.pages);
   const one = workload.page === null ? "prompt" : "page";
+  const alone = workload.prompt_pages > 1 ? `Prompt of ${exact(workload.prompt_pages)} pages` : one === "page" ? "Page" : "Prompt";
   const cards = [
     card(`FLOPs of one ${one}`, scaled(total.page.flops, "FLOPs"), exact(total.page.flops)),
     card(`Bytes moved for one ${one}`, scaled(movedBytes(total.page), "B"), exact(movedBytes(total.page))),
@@ -44,7 +45,7 @@ function summarySection(title, headline, report, curves) {
     workload.visual_tokens === null ? card("Prompt", plural(workload.seq_len, "token"), "")
       : card("Visual tokens", exact(workload.visual_tokens), `${exact(workload.text_tokens)} text, ${exact(workload.seq_len)} in the prompt`),
     ...report.time.map((entry) => card(
-      `${one === "page" ? "Page" : "Prompt"} alone${otherLength(report, entry)} on ${entry.gpu} (predicted)`, seconds(entry.page_seconds),
+      `${alone} alone${otherLength(report, entry)} on ${entry.gpu} (predicted)`, seconds(entry.page_seconds),
       `${seconds(entry.bands.page_seconds.low)} to ${seconds(entry.bands.page_seconds.high)}`, runtimeText(entry))),
   ].filter(Boolean);
   const made = element("section", { class: "plain", id: "summary", "aria-labelledby": "summary-title" },
@@ -96,7 +97,7 @@ function slowest(report, entry) {
   const longest = parts.indexOf(Math.max(...parts));
   const name = stageNames(report)[longest] ?? OUTSIDE;
   const bound = entry.stages[name] ? `, bound by ${entry.stages[name].bound}` : "";
-  return `Predicted on ${entry.gpu}, ${runtimeText(entry)}: ${seconds(entry.page_seconds)} for a page alone, `
+  return `Predicted on ${entry.gpu}, ${runtimeText(entry)}: ${seconds(entry.page_seconds)} for ${report.workload.prompt_pages > 1 ? "a prompt" : "a page"} alone, `
     + `${percent(parts[longest] / entry.page_seconds)} of it in ${name}${bound}. `;
 }
 
