@@ -47,7 +47,7 @@ _NUMBERS: Final = re.compile(
 )
 _SHAPE: Final = re.compile(r"`(\[[^`\n]+\])`")
 """A tensor's shape, in a table or elsewhere."""
-_COMMENT: Final = re.compile(r"<!--(?! (?:cases|output:|table:) ).*?(?:-->|$)", re.M)
+_COMMENT: Final = re.compile(r"<!--(?! (?:cases|first|output:|table:) ).*?(?:-->|$)", re.M)
 _value: Final = "{{{{ {} }}}}".format
 _plain: Final = "{{{{ plain({}) }}}}".format
 _NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?![\w.])")
