@@ -264,8 +264,10 @@ def fit_answers(document: FitDocument, titles: Sequence[str], *, is_named: bool)
     what = counted(document.workload.batch_size, "page")
     need = bytes_text(document.gpus[0].needed_bytes)
     if not is_named:
-        fitting = sum(each.fits and not each.lacks for each in document.gpus)
-        return [f"{what} ({need}) fits on {fitting} of {len(document.gpus)} GPUs"]
+        others = [each.gpu for each in document.gpus if each.lacks or not each.fits]
+        fitting = len(document.gpus) - len(others)
+        but = f", not on {', '.join(others)}" if fitting and others else ""
+        return [f"{what} ({need}) fits on {fitting} of {len(document.gpus)} GPUs{but}"]
     return [
         f"{'Yes' if each.fits else 'No'}: {what} {'needs' if what.startswith('1 ') else 'need'}"
         f" {need}, and {title} has {bytes_text(each.usable_bytes)} free; at most {_most(each)} at"
@@ -285,7 +287,7 @@ def fit_tables(document: FitDocument, titles: Sequence[str]) -> Iterator[Table]:
     at_once, one = document.gpus[0], document.gpus[0].one_at_a_time
     workload = document.workload
     yield Table(
-        f"{counted(workload.batch_size, 'page')} of {counted(workload.seq_len, 'token')} need"
+        f"{counted(workload.batch_size, 'page')} of {counted(workload.seq_len, 'token')}:"
         f" {bytes_text(at_once.needed_bytes)}, one at a time {bytes_text(one.needed_bytes)}:"
         f" weights {bytes_text(at_once.weights_bytes)}, and the higher of two peaks",
         ("prefill", "peak", "bytes", "inputs", "KV cache", "activations", "logits"),

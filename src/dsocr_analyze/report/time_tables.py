@@ -155,7 +155,8 @@ def _throughput(entry: TimeEntry, title: str) -> Table:
     if all(map("-".__eq__, map(itemgetter(-1), rows))):  # without prices
         columns, rows = columns[:-1], list(map(itemgetter(slice(-1)), rows))
     return Table(
-        f"{title}: throughput; at most {counted(entry.largest_concurrency, 'page')} at once fit",
+        f"{title}: throughput, {counted(entry.assumptions.workers, 'CPU worker')}; at most"
+        f" {counted(entry.largest_concurrency, 'page')} at once fit",
         columns,
         tuple(rows),
         optional=("tokens/s", "per token", "first token"),
