@@ -401,7 +401,7 @@ SAID = [
       "; dynamic.json: deepseek-ocr-2: built-in", "; deepseek-ocr-2: built-in",
       "; page 1240 x 1754 pixels\nPage of 1240 x 1754 pixels", "\nAgainst gundam\n"]),
     ("--config one.json --config odd.json", "warning: odd.json: ", ["made_up"]),
-    (ONE_AND_SIX, f"config keys that differ: {LAYERS}\n",
+    (ONE_AND_SIX, f"config keys that differ: language_config.{LAYERS}, {LAYERS}\n",
      ["Ran: ", "Config keys that differ", f"\n{LAYERS} 12 6\n"]),
     (f"{ONE_AND_SIX} --format markdown", "config keys that differ: ",
      ["Ran: ", "Config keys that differ", f"\n| {LAYERS} | 12 | 6 |\n"]),

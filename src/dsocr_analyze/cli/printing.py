@@ -179,7 +179,7 @@ _MARKED: Final = re.compile(
     r"|^[Nn]o(?=[,:] ))"
     r"|(?P<doubtful>^(?P<indent> *)[Ww]arning: .*(?:\n(?P=indent) +.*)*"
     r"|\bpassed with warnings\b|\b[1-9][0-9,]* warnings?\b)"
-    r"|(?P<good>(?<=: )passed\b)",
+    r"|(?P<good>(?:(?<=: )|^)passed\b)",
     re.MULTILINE,
 )
 """What stands out on a terminal."""
