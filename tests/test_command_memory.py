@@ -229,3 +229,22 @@ def test_a_longer_loop_takes_no_more_memory(name, tmp_path):
     first, second = ran(short, tmp_path), ran(long, tmp_path)
     assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
     assert second.peak_bytes - first.peak_bytes < most * MB
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["sweep --output rows.csv", "archive pages.csv --gpu h100", "plan pages.csv --gpu h100",
+     "time h100 --new-tokens-from lengths.csv"],
+)  # fmt: skip
+def test_commands_leave_pandas_alone_and_arrow_still_finds_it(tmp_path, line):
+    pytest.importorskip("pandas")
+    (tmp_path / "pages.csv").write_text("width,height\n1240,1754\n")
+    (tmp_path / "lengths.csv").write_text("new_tokens\n100\n")
+    code = (
+        "import sys, pyarrow; from dsocr_analyze.cli import main;"
+        f" code = main({line.split()!r}); print(code, 'pandas' in sys.modules);"
+        " print(len(pyarrow.table({'a': [1]}).to_pandas()))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-3:] == ["0", "False", "1"]

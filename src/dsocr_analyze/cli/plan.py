@@ -169,6 +169,7 @@ def _batches(
 ) -> Iterator[tuple[Pages, NDArray[np.float64]]]:
     """The pages of the list, or of the sizes in the options, and how many each stands for."""
     from dsocr_analyze.archive import pages, shown
+    from dsocr_analyze.cli.arrow import spare_pandas
 
     given, rule = context.params, architecture.forms.model.page_rule
     lengths = {name: given[name] for name in ("text_tokens", "max_new_tokens")}
@@ -187,6 +188,7 @@ def _batches(
     for name in ("mix", "page"):
         if given[name] is not None:
             raise WorkloadError(f"--{name} {given[name]} has no effect beside a list; leave it out")
+    spare_pandas()
     listed = pages.open_pages(given["file"], pdf_dpi=given["pdf_dpi"])
     words.warn(context, listed.warnings)
     malformed, rows = [], 0

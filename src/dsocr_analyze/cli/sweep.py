@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dsocr_analyze.archive import pdf_pages, setting, table_files
-from dsocr_analyze.cli import help_text, options, page_options, printing, streams, words
+from dsocr_analyze.cli import arrow, help_text, options, page_options, printing, streams, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
@@ -136,6 +136,7 @@ def sweep(
     of_time: options.Added = options.SECONDS_OF_MANY,
 ) -> None:
     """Count every combination of some ranges, and predict its seconds."""
+    arrow.spare_pandas()
     given = context.params
     for option in ("quantity", "x"):
         if given["plot"] is None and given[option] is not None:
@@ -355,5 +356,6 @@ def archive(
     """
     from dsocr_analyze.cli import page_lists, time_requests
 
+    arrow.spare_pandas()
     gpus = options.gpus_asked(context)
     page_lists.count_list(context, time_requests.of_many_pages(context, gpus) if gpus else None)

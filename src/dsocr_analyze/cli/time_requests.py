@@ -124,8 +124,10 @@ def _lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
                 "--new-tokens-from gives the output lengths; leave out --mean-new-tokens and"
                 " --share-at-limit"
             )
+        from dsocr_analyze.cli.arrow import spare_pandas
         from dsocr_analyze.timing.length_files import read_lengths
 
+        spare_pandas()
         lengths = read_lengths(file, warn=lambda warning: words.warn(context, [warning]))
         return lambda _: lengths
     if mean is not None:
