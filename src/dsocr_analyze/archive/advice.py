@@ -25,7 +25,7 @@ from dsocr_analyze.archive.advice_document import (
     published_accuracy,
     published_text_tokens,
 )
-from dsocr_analyze.archive.recommendation import at_runtime, recommend
+from dsocr_analyze.archive.recommendation import recommend
 from dsocr_analyze.archive.setting import opening_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
@@ -368,7 +368,7 @@ def advice_tables(advice: AdviceDocument) -> Iterator[Table]:
             (*labels, "GPU and runtime", "at once", "s per page", "pages/s", "per 1,000"),
             tuple(
                 (
-                    *label, at_runtime(entry), str(load.concurrency),
+                    *label, entry.title, str(load.concurrency),
                     ratio_text(load.page_seconds), ratio_text(load.pages_per_second),
                     price_text(load.cost_per_thousand_pages),
                 )

@@ -15,7 +15,6 @@ from dsocr_analyze.archive.advice_document import (
     fineness,
 )
 from dsocr_analyze.report.table import price_text, rate_text, seconds_text
-from dsocr_analyze.timing import TimeEntry
 
 MARGIN: Final = 0.03
 """Edit distances that differ by no more do not decide: in the published tables, some larger views
@@ -122,11 +121,6 @@ def _cost(mode: ModeAdvice) -> float:
 # --- sentences ------------------------------------------------------------------------------------
 
 
-def at_runtime(entry: TimeEntry) -> str:
-    """What predicted seconds are of: `h100-sxm, serving, vllm`."""
-    return ", ".join([entry.gpu, *dict.fromkeys((entry.runtime, entry.assumptions.host))])
-
-
 def _text_of(case: ModeAdvice | TextCost) -> str:
     return f", {case.text_tokens:,} text tokens" if isinstance(case, TextCost) else ""
 
@@ -210,7 +204,7 @@ def _costs(allowed: Sequence[ModeAdvice], chosen: Sequence[ModeAdvice]) -> str:
     """Costs relative to the first chosen mode, and effective resolutions."""
     first, *_ = chosen or allowed
     case = _least_text(first)
-    measure = f"GPU seconds, {at_runtime(case.time[0])}" if case.time else "FLOPs"
+    measure = f"GPU seconds, {case.time[0].title}" if case.time else "FLOPs"
     unit = "scale" if first.effective_dpi is None else "dpi"
     others = ", ".join(
         f"{_cost(first) / _cost(each):.2f} times one in {each.mode}"
@@ -235,7 +229,7 @@ def _predicted(mode: ModeAdvice) -> Iterator[str]:
             yield (
                 f"{mode.mode}{_text_of(case)}: {seconds_text(load.page_seconds)} a page,"
                 f" {rate_text(load.pages_per_second)} pages/s"
-                f"{'' if price == '-' else f', {price} per 1,000 pages'} ({at_runtime(entry)},"
+                f"{'' if price == '-' else f', {price} per 1,000 pages'} ({entry.title},"
                 f" {load.concurrency} at once)."
             )
 

@@ -436,7 +436,7 @@ def _times(entry: TimeEntry) -> dict[_Quantity, Value]:
     # Another engine's seconds are another quantity.
     engine = "" if entry.assumptions.host in (entry.runtime, "vllm") else entry.assumptions.host
     key = "_".join(filter(None, (entry.gpu, entry.runtime, engine))).replace("-", "_")
-    label = f"{entry.gpu}, {entry.runtime_text}"
+    label = entry.title
     found: dict[_Quantity, Value] = {
         (f"{key}_ttft_seconds", f"{label}: first token", "s"): entry.ttft_seconds,
         (f"{key}_tpot_seconds", f"{label}: each token after it", "s"): entry.tpot_seconds,

@@ -70,7 +70,7 @@ def order_of(row: ComparedQuantity) -> list[int]:
 def opening(found: ComparisonDocument, ranking: Ranking, reports: Sequence[Report]) -> str:
     """What is the same for every model, and what predicts its seconds."""
     dpi = "" if ranking.dpi is None else f" at {ranking.dpi} dpi"
-    runs = [f"{entry.gpu}, {entry.runtime_text}" for report in reports for entry in report.time]
+    runs = [entry.title for report in reports for entry in report.time]
     predicted = f"; predicted: {' | '.join(dict.fromkeys(runs))}" if runs else ""
     return f"{found.opening()}\nEvery model reads the same page{dpi}{predicted}"
 

@@ -48,7 +48,7 @@ def _best(entry: TimeEntry) -> LoadedGpu:
 def _answer(entry: TimeEntry, workload: Workload) -> Wordings:
     load, cost = _best(entry), _best(entry).cost_per_thousand_pages
     corrected = "" if entry.assumptions.correction is None else ", corrected"
-    alone = f"{entry.gpu}, {entry.runtime_text}{corrected}: {seconds_text(entry.page_seconds)}"
+    alone = f"{entry.title}{corrected}: {seconds_text(entry.page_seconds)}"
     rate, many = rate_text(load.pages_per_second), f"{load.concurrency:,}"
     each = "" if cost is None else f", {price_text(cost)} per 1,000 pages"
     each += "" if load.fits else f"; only {entry.largest_concurrency} fit"
@@ -90,8 +90,7 @@ def time_tables(entries: Iterable[TimeEntry]) -> list[Table]:
     """Per entry: its stages, and its throughput by concurrency."""
     tables: list[Table] = []
     for entry in entries:
-        title = f"{entry.gpu}, {entry.runtime_text}"
-        tables += _stages(entry, title), _throughput(entry, title)
+        tables += _stages(entry), _throughput(entry)
     return tables
 
 
@@ -114,7 +113,7 @@ def overview(entries: Iterable[TimeEntry]) -> Table:
     )  # fmt: skip
 
 
-def _stages(entry: TimeEntry, title: str) -> Table:
+def _stages(entry: TimeEntry) -> Table:
     *_, last = entry.stages
     stages = [
         (name + (", one step" if name == last else ""), seconds_text(stage.seconds), _band(stage),
@@ -131,13 +130,13 @@ def _stages(entry: TimeEntry, title: str) -> Table:
         if seconds is not None
     ]
     return Table(
-        f"{title}: one page alone, predicted",
+        f"{entry.title}: one page alone, predicted",
         ("what", "time", "band", "bound", "of peak", "of bandwidth"),
         (*stages, *page),
     )
 
 
-def _throughput(entry: TimeEntry, title: str) -> Table:
+def _throughput(entry: TimeEntry) -> Table:
     columns: tuple[str, ...] = (
         "pages at once", "pages/s", "band", "tokens/s", "first token", "per token", "page", "bound",
         "memory", "per 1,000 pages",
@@ -155,7 +154,7 @@ def _throughput(entry: TimeEntry, title: str) -> Table:
     if all(map("-".__eq__, map(itemgetter(-1), rows))):  # without prices
         columns, rows = columns[:-1], list(map(itemgetter(slice(-1)), rows))
     return Table(
-        f"{title}: throughput, {counted(entry.assumptions.workers, 'CPU worker')}; at most"
+        f"{entry.title}: throughput, {counted(entry.assumptions.workers, 'CPU worker')}; at most"
         f" {counted(entry.largest_concurrency, 'page')} at once fit",
         columns,
         tuple(rows),

@@ -211,3 +211,8 @@ class TimeEntry(Struct, frozen=True, kw_only=True):
     def runtime_text(self) -> str:
         """What runs the model, with the serving engine."""
         return runtime_text(self.runtime, self.assumptions.host)
+
+    @property
+    def title(self) -> str:
+        """What the seconds are of: `h100-sxm, serving, vllm`."""
+        return f"{self.gpu}, {self.runtime_text}"
