@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -14,9 +15,11 @@ from pyarrow import csv
 from write_schema import schemas
 
 from dsocr_analyze.architectures import ARCHITECTURES
+from dsocr_analyze.archive import plan
 from dsocr_analyze.cli import main
 from dsocr_analyze.timing import capacity
 
+ROOT = Path(__file__).parent.parent
 PAGES = ("a5", "a4@200", "a3@300", "700x500")
 
 
@@ -221,6 +224,15 @@ def test_what_a_plan_refuses(capsys, tmp_path, monkeypatch, options, code, said)
     assert found == code
     assert said in " ".join((out + err).split())
     assert code != 2 or (out, err.count("\n")) == ("", 1)
+
+
+def test_help_and_documentation_have_the_shares_that_are_computed_with(capsys):
+    knee, busy = (f"{100 * share:g} %" for share in (capacity.KNEE_SHARE, plan._BUSY_SHARE))
+    documented = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
+    helps = [run(capsys, command, "--help-all")[1] for command in ("plan", "time")]
+    for text, shares in ((documented, [knee, busy]), (helps[0], [knee, busy]), (helps[1], [knee])):
+        words = " ".join(text.split())
+        assert [share for share in shares if share not in words] == []
 
 
 def test_every_architecture_can_be_planned(capsys):
