@@ -15,6 +15,9 @@ README_ENVIRONMENT = Path(__file__).resolve().parent.parent / ".venv"
 PACKAGES = ("torch", "transformers", "numpy", "scipy")
 """Packages whose version or presence changes what a benchmark measures."""
 
+# An installed package has its bytecode; without this, every process may compile the sources anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 def print_environment() -> None:
     """Prints whose environment this process runs in, versions and processor: one line on stderr."""

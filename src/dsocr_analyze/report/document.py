@@ -427,7 +427,7 @@ def _stage(figures: PageFigures, stage: StageFigures, *, with_modules: bool) -> 
     for name in _costliest_first(works):
         operators[name], nbytes[name] = works[name].flops, works[name].bytes_moved
         names.setdefault(kind_of[name], []).append(name)
-    kinds = kernels.work_by(stage.kernels, "kind")
+    kinds = {kind: kernels.total_work(map(works.__getitem__, names[kind])) for kind in names}
     for kind in _costliest_first(kinds):
         families[kind] = Family(
             operators=tuple(names[kind]), flops=kinds[kind].flops, bytes=kinds[kind].bytes_moved
