@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
@@ -15,7 +14,7 @@ import pytest
 from both_engines import small_directory
 from sampling import first, sampled
 
-from dsocr_analyze.cli import main, streams
+from dsocr_analyze.cli import main
 from dsocr_analyze.cli.commands import COMMANDS, application
 from dsocr_analyze.measuring import calibration_needs, cpu_calibration
 from dsocr_analyze.measuring.calibration_needs import free_memory_bytes
@@ -116,18 +115,6 @@ def test_memory_that_runs_out_later_is_said_in_a_line(monkeypatch, capsys, error
     found = capsys.readouterr().err
     assert found.startswith(said)
     assert found.count("\n") == 2 or code != 2
-
-
-def test_steps_are_lines_now_and_then_where_there_is_no_terminal(monkeypatch, capsys):
-    ticks = SimpleNamespace(monotonic=partial(next, iter((100, *range(101, 126), 200, 260))))
-    monkeypatch.setattr(streams, "time", ticks)
-    for steps, in_lines in ((25, True), (1, False)):
-        with streams.announced_steps(in_lines=in_lines) as announce:
-            for number in range(1, steps + 1):
-                announce(f"step {number}")
-    assert capsys.readouterr().err == (
-        "dsocr-analyze: after 10 s: step 10\ndsocr-analyze: after 20 s: step 20\n"
-    )
 
 
 # Free memory ---------------------------------------------------------------------------------

@@ -192,7 +192,7 @@ def test_every_command_takes_quiet_by_one_declaration():
 @pytest.mark.usefixtures("_files")
 def test_quiet_prints_nothing_but_writes_and_answers(capsys, monkeypatch, line, code, written):
     profile = profile_from_file(ROOT / "benchmarks/measured/cpu-amd-epyc-2-threads.toml")
-    monkeypatch.setattr("dsocr_analyze.cli.device_runs.calibrated", lambda **_: profile)
+    monkeypatch.setattr("dsocr_analyze.cli.device_runs.calibrated", lambda _, **__: profile)
     before = written and Path(written).is_file() and Path(written).read_text()
     assert run(capsys, *line, "-q") == (code, "", "")
     assert written is None or Path(written).read_text() != before

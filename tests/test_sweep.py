@@ -372,10 +372,11 @@ def test_nothing_is_imported_that_is_not_needed_yet():
 @pytest.mark.parametrize(
     ("patience", "is_watched", "arguments", "shown"),
     [
-        (3.0, True, "-q --output rows.csv", ""),  # a short sweep
-        (0.0, True, "-q --output rows.csv --text-tokens 1:9", "9 of 9 workloads"),
+        (3.0, True, "--output rows.csv", ""),  # a short sweep
+        (0.0, True, "--output rows.csv --text-tokens 1:9", "9 of 9 workloads"),
         (0.0, True, "--text-tokens 1:9", "9 of 9 workloads"),
-        (0.0, False, "-q --output rows.csv", ""),
+        (0.0, True, "-q --output rows.csv --text-tokens 1:9", ""),
+        (0.0, False, "--output rows.csv", ""),
     ],
 )
 def test_a_long_sweep_shows_how_far_it_is_to_who_watches(
@@ -390,7 +391,7 @@ def test_a_long_sweep_shows_how_far_it_is_to_who_watches(
     code, out, _ = run(capsys, "sweep", *arguments.split())
     told = screen.getvalue()
     assert (code, shown in told, bool(told)) == (0, True, bool(shown))
-    assert ("Sweep of 9 workloads" in out, "9 of 9" in out) == ("-q" not in arguments, False)
+    assert ("Sweep of 9 workloads" in out, "9 of 9" in out) == ("--output" not in arguments, False)
 
 
 # Seconds -----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -166,8 +167,15 @@ def start_torch() -> None:
         Path.cwd()
     except OSError:
         raise AnalyzeError("the current folder has been removed; change to another one") from None
-    with deferred(), importing():
-        import torch  # noqa: F401  # for later imports
+    level = "TORCH_CPP_LOG_LEVEL"  # read by that import
+    is_chosen = level in os.environ
+    os.environ.setdefault(level, "ERROR")  # its profiler warns of what is freed meanwhile
+    try:
+        with deferred(), importing():
+            import torch  # noqa: F401  # for later imports
+    finally:
+        if not is_chosen:
+            del os.environ[level]
 
 
 def analyze(

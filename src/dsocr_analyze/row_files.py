@@ -4,6 +4,7 @@ import codecs
 import csv
 import enum
 import itertools
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,6 +170,8 @@ class RowSource:
 
     batches: Iterator[RawRows]
     warnings: tuple[str, ...] = ()
+    share: Callable[[], float | None] = lambda: None
+    """Of the rows, what has been read; None where that is unknown."""
 
 
 def columns_text(names: list[str]) -> str:
@@ -190,6 +193,7 @@ def meant_columns(names: Iterable[str], lacking: Collection[str]) -> str:
 
 _BLOCK_BYTES: Final = 4 << 20
 _LONGEST_LINE_BYTES: Final = 64 << 20
+_COMPRESSIONS: Final = {".bz2": "bz2", ".gz": "gzip", ".lz4": "lz4", ".zst": "zstd"}
 _ENCODING: Final = "latin-1"
 """Every byte is valid in it; numbers are ASCII anyway."""
 
@@ -202,7 +206,11 @@ _COMMA_INSIDE: Final = "\x1f"
 
 def _open_csv(path: Path, kind: RowKind) -> RowSource:
     """The name tells whether it is compressed."""
-    blocks = _line_blocks(path, kind)
+    try:
+        file = pa.OSFile(os.fspath(path))
+    except OSError as error:
+        raise kind.unreadable(path, str(error)) from error
+    blocks = _line_blocks(file, path, kind)
     lines = next(blocks, None)
     if lines is None:
         raise kind.unreadable(path, "it is empty")
@@ -219,14 +227,17 @@ def _open_csv(path: Path, kind: RowKind) -> RowSource:
             yield _batch(block, first, len(names), positions)
             first += len(block)
 
-    return RowSource(batches(), kind.warnings(path, names, columns))
+    size = file.size()
+    return RowSource(
+        batches(), kind.warnings(path, names, columns), lambda: file.tell() / max(1, size)
+    )
 
 
-def _line_blocks(path: Path, kind: RowKind) -> Iterator[Any]:
+def _line_blocks(file: Any, path: Path, kind: RowKind) -> Iterator[Any]:
     """Non-blank lines as Arrow arrays of bytes, `[n]`, none empty."""
     blank = 0
     try:
-        for text in _whole_lines(path, kind):
+        for text in _whole_lines(file, path, kind):
             lines = pa.array([text.replace(b"\r\n", b"\n").removesuffix(b"\r")], pa.binary())
             lines = pc.split_pattern(lines, "\n").values
             is_blank = pc.match_substring_regex(lines, _BLANK)
@@ -241,9 +252,9 @@ def _line_blocks(path: Path, kind: RowKind) -> Iterator[Any]:
         raise kind.unreadable(path, str(error)) from error
 
 
-def _whole_lines(path: Path, kind: RowKind) -> Iterator[bytes]:
+def _whole_lines(file: Any, path: Path, kind: RowKind) -> Iterator[bytes]:
     """Decompressed blocks of whole lines, without their last newline."""
-    with pa.input_stream(path, compression="detect") as stream:
+    with file, pa.input_stream(file, compression=_COMPRESSIONS.get(path.suffix)) as stream:
         rest = stream.read(len(codecs.BOM_UTF8)).removeprefix(codecs.BOM_UTF8)
         while block := stream.read(_BLOCK_BYTES):
             whole, newline, rest = (rest + block).rpartition(b"\n")
@@ -309,12 +320,14 @@ def _open_parquet(path: Path, kind: RowKind) -> RowSource:
         raise kind.unreadable(path, str(error)) from error
     columns = kind.columns(repr(str(path)), names)
 
+    rows_read = 0
+
     def batches() -> Iterator[RawRows]:
-        first = 1
+        nonlocal rows_read
         try:
             for rows in file.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
+                first, rows_read = rows_read + 1, rows_read + rows.num_rows
                 yield RawRows(rows, np.arange(first, first + rows.num_rows))
-                first += rows.num_rows
             if not file.metadata.num_rows:  # what is written from no rows has columns all the same
                 schema = pa.schema([file.schema_arrow.field(name) for name in columns])
                 yield RawRows(pa.RecordBatch.from_pylist([], schema), np.arange(0))
@@ -323,7 +336,8 @@ def _open_parquet(path: Path, kind: RowKind) -> RowSource:
         finally:
             file.close()
 
-    return RowSource(batches(), kind.warnings(path, names, columns))
+    total = max(1, file.metadata.num_rows)
+    return RowSource(batches(), kind.warnings(path, names, columns), lambda: rows_read / total)
 
 
 # --- opening -------------------------------------------------------------------------------------

@@ -1,10 +1,13 @@
 """Lists of pages, in which what is bad spoils only its own row."""
 
 import itertools
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -119,14 +122,28 @@ def open_pages(path: Path, *, pdf_dpi: int = DEFAULT_PDF_DPI) -> PageSource:
     # Until their pages are read.
     files = FilesDocument(CountedFiles(0, 0), CountedFiles(0, 0), pdf_dpi, 0, (), 0, 0, 0, 0)
     if is_folder(path):
-        names = _countable_files(path, files)
+        names, done = _countable_files(path, files), 0
+
+        def passing(names: Iterable[str]) -> Iterator[str]:
+            nonlocal done
+            for name in names:
+                yield name
+                done += 1
+
+        @cache
+        def number() -> float:
+            try:
+                return sum(1 for _ in _countable_files(path, copy(files)))
+            except PageError:  # they are gone by now
+                return math.inf
+
         # The first file is looked for now, so that a folder without any is refused at once.
-        pages = _pages(path, itertools.chain([next(names)], names), files)
-    elif is_regular(path) and path.suffix.lower() in _countable_suffixes():
+        pages = _pages(path, passing(itertools.chain([next(names)], names)), files)
+        return PageSource(_batches(pages), share=lambda: done / number(), files=files)
+    if is_regular(path) and path.suffix.lower() in _countable_suffixes():
         pages = _pages(path.parent, [path.name], files)
-    else:
-        return PageSource(**vars(open_rows(path, _PAGES)))
-    return PageSource(_batches(pages), files=files)
+        return PageSource(_batches(pages), files=files)
+    return PageSource(**vars(open_rows(path, _PAGES)))
 
 
 def _countable_suffixes() -> frozenset[str]:

@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -134,10 +135,13 @@ def _checked(context: typer.Context) -> ReadableCheck:
         _report_or_revision(against, path.parent, asked)
     )  # fmt: skip
     old, doubts = ({}, []) if revision is None else _budgets_there(revision, paths, budgets)
-    counted = {
-        name: _within(each, _counted, path.parent, trusted, saved, revision, old.get(name))
-        for name, each in asked.items()
-    }
+    counted: dict[str, Counted] = {}
+    with streams.announced_steps(is_quiet=given["quiet"]) as announce:
+        for name, each in asked.items():
+            announce(f"workload {name}", len(counted) / len(asked))
+            counted[name] = _within(
+                each, _counted, path.parent, trusted, saved, revision, old.get(name), announce
+            )
     judged = [_within(each, judge, counted[name]) for name, each in asked.items()]
     context.obj.begin_writing()
     if given["update"]:
@@ -288,13 +292,18 @@ def _counted(
     saved: document.Report | None,
     revision: Revision | None,
     before: BudgetedWorkload | None,
+    announce: streams.Announce,
 ) -> Counted:
     """A workload's reports, here and in the baseline.
 
     A saved report's engine counts it; a revision without it is counted with its current options.
     """
     engine = "analytic" if saved is None else saved.metadata.engine
-    report = _report(workload.options, folder, trust_remote_code, engine)
+
+    def announce_step(step: str) -> None:
+        announce(f"workload {workload.name}: {step}")
+
+    report = _report(workload.options, folder, trust_remote_code, announce_step, engine)
     if revision is None:
         return Counted(report, saved, is_compared=saved is not None)
     asked = (before or workload).options
@@ -307,7 +316,7 @@ def _counted(
             revision.copy(path, Path(copied))
         here = Path(copied, _in_repository(revision, folder, "."))
         here.mkdir(parents=True, exist_ok=True)  # `..` in a path needs the folder that it leaves
-        old = _report(asked, here, trust_remote_code, revision=revision.name)
+        old = _report(asked, here, trust_remote_code, announce_step, revision=revision.name)
     return Counted(report, old, is_compared=True, before=before)
 
 
@@ -315,6 +324,7 @@ def _report(
     asked: Options,
     folder: Path,
     trust_remote_code: bool,
+    announce: Callable[[str], None],
     engine: str = "analytic",
     revision: str | None = None,
 ) -> document.Report:
@@ -355,5 +365,5 @@ def _report(
         request = time_request(asked["gpu"], {**asked, "corrections": 0})
     return Engine(
         directory, trust_remote_code=trust_remote_code, time=request,
-        announced=streams.announced_steps,
+        announced=lambda: nullcontext(announce),
     ).report(page)  # fmt: skip

@@ -280,7 +280,7 @@ def analyze(
     options.check_files(html=html_file)
     counts = Engine(
         directory, device, trust_remote_code, page_options.request_with_report(context),
-        streams.announced_steps,
+        partial(streams.announced_steps, is_quiet=context.params["quiet"]),
     )  # fmt: skip
     report = counts.report(asked)
     also = None if json_file in (None, "-") else Path(str(json_file))

@@ -199,7 +199,7 @@ def _compare(
     engines = {
         each: Engine(
             each.directory, trust_remote_code=given["trust_remote_code"], time=time,
-            announced=streams.announced_steps, with_modules=False,
+            announced=partial(streams.announced_steps, is_quiet=given["quiet"]), with_modules=False,
         )
         for each in used
     }  # fmt: skip

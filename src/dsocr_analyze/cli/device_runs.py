@@ -31,24 +31,23 @@ from dsocr_analyze.workload import AnyWorkload, PageWorkload
 # --- calibrate ---------------------------------------------------------------------------------
 
 
-def calibrated(*, ends: float, has_passes: bool) -> Device:
+def calibrated(announce: Callable[[str], None], *, ends: float, has_passes: bool) -> Device:
     """This CPU, measured until `time.monotonic()` is `ends`.
 
     Raises:
         DeviceError: No memory is left, or too little was measured.
     """
-    with streams.announced_steps(in_lines=True) as announce:
-        try:
-            return cpu_calibration.calibrated_cpu(
-                budget_seconds=ends - time.monotonic(), has_passes=has_passes, on_progress=announce
-            )
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise DeviceError(
-                "cpu ran out of memory during calibration; free some, or raise the limit of this"
-                " process"
-            ) from error
+    try:
+        return cpu_calibration.calibrated_cpu(
+            budget_seconds=ends - time.monotonic(), has_passes=has_passes, on_progress=announce
+        )
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise DeviceError(
+            "cpu ran out of memory during calibration; free some, or raise the limit of this"
+            " process"
+        ) from error
 
 
 def calibration_said(profile: Device, file: Path) -> printing.Said:
@@ -105,6 +104,7 @@ def measurement(
     directory: ModelDirectory,
     asked: PageRequest,
     given: Mapping[str, Any],
+    announce: streams.Announce,
     options: opening.Options,
 ) -> measured.Measurement:
     """A page's passes on a device, and their prediction; `given` are the command's parameters.
@@ -119,22 +119,21 @@ def measurement(
     parse_device(device, computes=True)
     _check_memory(directory, asked, device)
     workload, compared = asked.workload, measured.MeasuredSeconds.of
-    with streams.announced_steps(in_lines=True) as announce:
-        announce("building the model")
-        session = analysis.Engine(directory, device, trusted).session(asked)
-        model, architecture = session.loaded, session.architecture
-        announce("prediction")
-        page, source, unpredicted = _predicted(session, workload, protocol, profiles)
-        found = passes.measure_page(model, workload, architecture, protocol, on_progress=announce)
-        prepared = None
-        is_known = architecture.closed_forms is not None
-        if is_known and isinstance(workload, PageWorkload) and workload.image_size:
-            announce("preprocessing")
-            content = architecture.forms.model.page_rule.page_in_views(workload)[-1].content
-            prepared = compared(
-                passes.measured_preprocessing(workload, content, protocol.repeats),
-                assumptions.estimated_preprocessing(architecture, workload),
-            )
+    announce("building the model")
+    session = analysis.Engine(directory, device, trusted).session(asked)
+    model, architecture = session.loaded, session.architecture
+    announce("prediction")
+    page, source, unpredicted = _predicted(session, workload, protocol, profiles)
+    found = passes.measure_page(model, workload, architecture, protocol, on_progress=announce)
+    prepared = None
+    is_known = architecture.closed_forms is not None
+    if is_known and isinstance(workload, PageWorkload) and workload.image_size:
+        announce("preprocessing")
+        content = architecture.forms.model.page_rule.page_in_views(workload)[-1].content
+        prepared = compared(
+            passes.measured_preprocessing(workload, content, protocol.repeats),
+            assumptions.estimated_preprocessing(architecture, workload),
+        )
     seconds = {name: float(span.seconds) for name, span in page.stages.items()}
     decode = None if architecture.decode is None else architecture.decode.name
     whole = sum(each for name, each in seconds.items() if name != decode)
@@ -209,7 +208,7 @@ def inferred(
     directory: ModelDirectory,
     planned: PageWorkload,
     given: Mapping[str, Any],
-    announce: Callable[[str], None],
+    announce: streams.Announce,
     options: opening.Options,
 ) -> measured.InferenceReport:
     """The time of one call of `infer()`, and the cost of its passes."""

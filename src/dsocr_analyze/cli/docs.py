@@ -63,8 +63,8 @@ def docs(
     for folder in () if output is None else (output, output / "modules"):
         output_files.prepare_directory(folder)
     with (
-        streams.announced_steps() as announce,
         forking.other_process(analysis.start_torch) as process,
+        streams.announced_steps(is_quiet=context.params["quiet"]) as announce,
     ):
         announce("computing the figures of all pages")
         # While the other process imports torch.

@@ -61,10 +61,13 @@ def calibrate(
         raise WorkloadError(f"--seconds {seconds:g} is out of range; give {least:g} to {most:g}")
     memory = needs.checked_memory(seconds)
     words.note(context, f"calibration of cpu takes about {seconds:g} s, up to {memory}")
-    analysis.start_torch()
-    from dsocr_analyze.cli import device_runs
+    ends, has_passes = began + seconds, needs.has_passes(seconds)
+    with streams.announced_steps(is_quiet=context.params["quiet"], ends=ends) as announce:
+        announce("importing torch")
+        analysis.start_torch()
+        from dsocr_analyze.cli import device_runs
 
-    profile = device_runs.calibrated(ends=began + seconds, has_passes=needs.has_passes(seconds))
+        profile = device_runs.calibrated(announce, ends=ends, has_passes=has_passes)
     name = f"{profile.gpu.name}.toml"
     file = output or own_folder_to_write() / kept_files.PROFILES / name
     context.obj.begin_writing()
@@ -111,10 +114,14 @@ def measure(
     asked = page_options.page_request(context.params, directory, engine="trace")
     words.print_config_findings(context, directory, by_closed_forms=False)
     words.warn(context, directory.architecture.warnings_of(asked.workload))
-    analysis.start_torch()
-    from dsocr_analyze.cli import device_runs
+    with streams.announced_steps(is_quiet=context.params["quiet"]) as announce:
+        announce("importing torch")
+        analysis.start_torch()
+        from dsocr_analyze.cli import device_runs
 
-    found = device_runs.measurement(directory, asked, context.params, options.options_used(context))
+        found = device_runs.measurement(
+            directory, asked, context.params, announce, options.options_used(context)
+        )
     printing.emit(context, found, device_runs.measurement_said(found))
 
 
@@ -227,7 +234,7 @@ def infer(
     words.warn(context, directory.architecture.warnings_of(planned))
     _check_files(directory, random_weights=random_weights)
     prepare_directory(output, may_lead_out=output != _DEFAULT_OUTPUT)
-    with streams.announced_steps(in_lines=not given["quiet"]) as announce:
+    with streams.announced_steps(is_quiet=given["quiet"]) as announce:
         announce("importing torch, building the model")
         analysis.start_torch()
         from dsocr_analyze.cli import device_runs

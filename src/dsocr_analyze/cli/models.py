@@ -70,7 +70,7 @@ def stages(
             if model in (None, "reference")
             else f"--model {model} is of a known architecture, which needs no stages file"
         )
-    with streams.announced_steps() as announce:
+    with streams.announced_steps(is_quiet=context.params["quiet"]) as announce:
         announce("importing torch, building the model")
         start_torch()
         from dsocr_analyze.model.draft import drafted
@@ -187,7 +187,10 @@ def tree(
     if workload is not None:
         words.warn(context, directory.architecture.warnings_of(workload))
     engine = Engine(directory, device, trust_remote_code)
-    modules = _modules(engine, request, leaves=leaves, depth=depth, stage=stage, trace=is_traced)
+    with streams.announced_steps(is_quiet=asked["quiet"]) as announce:
+        modules = _modules(
+            engine, request, announce, leaves=leaves, depth=depth, stage=stage, trace=is_traced
+        )
     from dsocr_analyze.report.tree import drawing, tree_document
 
     known, used = directory.recognized, options.options_used(context)
@@ -216,28 +219,28 @@ def _refuse_untraceable(given: Mapping[str, str], stage: str | None, *, trace: b
 def _modules(
     engine: Engine,
     request: PageRequest,
+    announce: streams.Announce,
     *,
     leaves: bool,
     depth: int | None,
     stage: str | None,
     trace: bool,
 ) -> Leaves | TreeNode:
-    with streams.announced_steps() as announce:
-        announce("importing torch, building the model")
-        session, known = engine.session(request), engine.directory.recognized
-        from dsocr_analyze.module_tree import OwnerOf, build_tree, leaf_classes, prune
-        from dsocr_analyze.trace.passes import traced_modules
+    announce("importing torch, building the model")
+    session, known = engine.session(request), engine.directory.recognized
+    from dsocr_analyze.module_tree import OwnerOf, build_tree, leaf_classes, prune
+    from dsocr_analyze.trace.passes import traced_modules
 
-        # A model without a known architecture has no stages, but still a tree.
-        owner_of: OwnerOf = known.owner_of if known else lambda _: None
-        if leaves:
-            counts = leaf_classes(session.model, known.stage_names if known else (), owner_of)
-            return counts if stage is None else {stage: counts.get(stage, {})}
-        traced = None
-        if trace:
-            announce("tracing a page")
-            traced = traced_modules(session.trace(request.workload).prefill)
-        root = prune(build_tree(session.model, owner_of, traced), depth=depth, stage=stage)
+    # A model without a known architecture has no stages, but still a tree.
+    owner_of: OwnerOf = known.owner_of if known else lambda _: None
+    if leaves:
+        counts = leaf_classes(session.model, known.stage_names if known else (), owner_of)
+        return counts if stage is None else {stage: counts.get(stage, {})}
+    traced = None
+    if trace:
+        announce("tracing a page")
+        traced = traced_modules(session.trace(request.workload).prefill)
+    root = prune(build_tree(session.model, owner_of, traced), depth=depth, stage=stage)
     if root is None:
         raise WorkloadError(f"the model has no module that stage {stage!r} owns")
     return root

@@ -96,11 +96,11 @@ def count_list(context: typer.Context, requested: TimeRequested | None) -> None:
                     writer.write(some.table(asked, each))
             yield some
             done += len(some) + some.malformed.rows
-            announce(f"{done:,} pages")
+            announce(f"{done:,} pages", listed.share)
 
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(table_files.table_writer(output, opening)) if output else None
-        announce = stack.enter_context(streams.announced_steps(is_patient=True))
+        announce = stack.enter_context(streams.announced_steps(is_quiet=given["quiet"]))
         found = totals.add_up(
             asked, settings, passing(), opening, timer, batch_size=batch_size, files=listed.files
         )

@@ -13,7 +13,7 @@ import typer
 from numpy.typing import NDArray
 
 from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.cli import exits, help_text, options, page_options, printing, words
+from dsocr_analyze.cli import exits, help_text, options, page_options, printing, streams, words
 from dsocr_analyze.cli.page_lists import deadline_hours
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
@@ -128,10 +128,11 @@ def plan(
     chosen = axes.mode_or_sizes(architecture, mode or architecture.default_mode)
     way = setting.Setting(chosen, dtype_named(dtype))
     goals = _goals(given)
-    planned = plans.PlannedPages.from_batches(
-        _batches(context, architecture), counted, way, requested.job,
-        has_lengths=time_requests.lengths_are_given(given),
-    ).numbering(goals.pages)  # fmt: skip
+    with streams.announced_steps(is_quiet=given["quiet"]) as announce:
+        planned = plans.PlannedPages.from_batches(
+            _batches(context, architecture, announce), counted, way, requested.job,
+            has_lengths=time_requests.lengths_are_given(given),
+        ).numbering(goals.pages)  # fmt: skip
     opening = setting.opening_of(
         directory, architecture, [chosen], command="plan", options=options.options_used(context)
     )
@@ -165,7 +166,7 @@ def _goals(given: Mapping[str, Any]) -> Goals:
 
 
 def _batches(
-    context: typer.Context, architecture: Architecture
+    context: typer.Context, architecture: Architecture, announce: streams.Announce
 ) -> Iterator[tuple[Pages, NDArray[np.float64]]]:
     """The pages of the list, or of the sizes in the options, and how many each stands for."""
     from dsocr_analyze.archive import pages, shown
@@ -196,6 +197,7 @@ def _batches(
         malformed.append(some.malformed)
         rows += len(some) + some.malformed.rows
         yield some, np.ones(len(some))
+        announce(f"{rows:,} pages", listed.share)
     words.warn(context, shown.malformed_warnings(rows, pages.together(malformed)))
 
 

@@ -6,16 +6,15 @@ import contextlib
 import io
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Protocol, TypeAlias
 
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.escaping import visible, visible_lines
 
-_PATIENCE_SECONDS = 1.0
-_LINE_SECONDS = 10.0
 _LONGEST_MESSAGE: Final = 480
 _LONGEST_WORD: Final = 120
 
@@ -134,7 +133,7 @@ def complain(message: str, style: str = "") -> None:
     line = _ends(line, _LONGEST_MESSAGE, " ... ")
     with contextlib.suppress(OSError, ValueError):
         line = styled(line, style) if is_styled(sys.stderr) else line
-        sys.stderr.write(f"dsocr-analyze: {line}\n")
+        sys.stderr.write(f"{_CLEARED if _is_drawn else ''}dsocr-analyze: {line}\n")
         sys.stderr.flush()
 
 
@@ -148,32 +147,124 @@ def _ends(text: str, longest: int, gap: str) -> str:
 
 # --- progress -------------------------------------------------------------------------------------
 
+_PATIENCE_SECONDS = 1.0
+"""Before a terminal shows anything."""
+_FIRST_LINE_SECONDS = 10.0
+"""Before the first line where there is no terminal; each next one comes after twice the time."""
+_LONGEST_SILENCE_SECONDS: Final = 300.0
+_TICK_SECONDS = 0.5
+_WITHOUT_SIZE: Final = 80
+"""Columns of a terminal that does not say how many it has."""
+_CLEARED: Final = "\r\x1b[2K"
+"""Clears a terminal's line."""
+
+_is_drawn = False
+"""Whether a terminal's last line shows progress."""
+
+Share: TypeAlias = float | Callable[[], float | None] | None
+"""Of all work that is done, or what finds it out once it is shown; None where it is unknown."""
+
+
+class Announce(Protocol):
+    """What shows a step."""
+
+    def __call__(self, step: str, share: Share = None, /) -> None:
+        """Shows what begins, and from the share that is done how long the rest takes."""
+
+
+class Progress:
+    """What a long work does, for how long it has run, and how much longer it takes if known.
+
+    A terminal shows it in one line, which is drawn again and again; a file or a pipe gets a line
+    ever more seldom.
+    """
+
+    def __init__(
+        self,
+        ends: float | None = None,
+        *,
+        is_watched: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ends, self._is_watched, self._clock = ends, is_watched, clock
+        self._began = clock()
+        self._due = self._began + (_PATIENCE_SECONDS if is_watched else _FIRST_LINE_SECONDS)
+        self._step = ""
+        self._shared_from: float | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, step: str, share: Share = None, /) -> None:
+        """As in `Announce`: the first share is that of nothing done."""
+        self._step, now = step, self._clock()
+        if share is not None:
+            if self._shared_from is None:
+                self._shared_from = now
+            if callable(share):  # finding it out may take time, which a short work needs not
+                share = share() if now - self._began >= _PATIENCE_SECONDS else None
+            if share:
+                self._ends = now + (now - self._shared_from) * (1 / min(1.0, share) - 1)
+        self.tick()
+
+    def tick(self) -> None:
+        """Shows the step, if it is time."""
+        with self._lock:
+            now = self._clock()
+            if not self._step or now < self._due:
+                return
+            line = f"{self._step}; {_duration(now - self._began)} so far"
+            if self._ends is not None:
+                line += f", about {_duration(self._ends - now)} left"
+            if self._is_watched:
+                self._due = now + _TICK_SECONDS / 2
+                _draw(line)
+            else:
+                self._due = now + min(now - self._began, _LONGEST_SILENCE_SECONDS)
+                complain(line)
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+def _draw(line: str) -> None:
+    """Replaces what was drawn before, if the terminal is still there; with "", clears it."""
+    global _is_drawn
+    _is_drawn, columns = bool(line), 0
+    with contextlib.suppress(OSError, ValueError):
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(_CLEARED + visible(line)[: (columns or _WITHOUT_SIZE) - 1])
+        sys.stderr.flush()
+
 
 @contextlib.contextmanager
-def announced_steps(
-    *, in_lines: bool = False, is_patient: bool = False
-) -> Iterator[Callable[[str], None]]:
-    """Yields what shows a step: live on a terminal, or else a line now and then if `in_lines`.
+def announced_steps(*, is_quiet: bool, ends: float | None = None) -> Iterator[Announce]:
+    """Yields what shows the steps of the body on stderr, as `Progress` does; the line is then gone.
 
-    If `is_patient`, a terminal shows none of the first second.
+    `ends` is the time of `time.monotonic()` at which it is to end, if that is known.
     """
-    is_watched = sys.stderr is not None and sys.stderr.isatty()
-    status: Any = None
-    with contextlib.ExitStack() as shown:
-        began = last = time.monotonic()
-        shown_from = began + _PATIENCE_SECONDS if is_patient else began
+    if is_quiet or sys.stderr is None:
+        yield lambda step, share=None: None
+        return
+    is_watched = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    progress, is_over = Progress(ends, is_watched=is_watched), threading.Event()
 
-        def announce(step: str) -> None:
-            nonlocal status, last
-            now = time.monotonic()
-            if status is not None:
-                status.update(step)
-            elif is_watched and now >= shown_from:
-                from rich.console import Console
+    def keep_on() -> None:
+        while not is_over.wait(_TICK_SECONDS):
+            progress.tick()
 
-                status = shown.enter_context(Console(stderr=True).status(step))
-            elif in_lines and not is_watched and now - last >= _LINE_SECONDS:
-                last = now
-                complain(f"after {now - began:.0f} s: {step}")
-
-        yield announce
+    ticking = threading.Thread(target=keep_on, daemon=True)
+    try:
+        with contextlib.suppress(RuntimeError):  # no more threads: it shows when a step begins
+            ticking.start()
+        yield progress
+    finally:
+        is_over.set()
+        if ticking.ident is not None:
+            ticking.join()
+        if _is_drawn:
+            _draw("")

@@ -217,7 +217,7 @@ def _write(
     done, beyond, kept = 0, 0, list[Any]()
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(_row_writer(given, opening))
-        announce = stack.enter_context(streams.announced_steps(is_patient=True))
+        announce = stack.enter_context(streams.announced_steps(is_quiet=given["quiet"]))
         for batch in asked.batches(counted):
             reach = batch.column("seq_len").to_numpy() + batch.column("max_new_tokens").to_numpy()
             beyond += int((reach - 1 > positions).sum())
@@ -226,7 +226,7 @@ def _write(
             if sum(each.num_rows for each in kept) < most_kept:
                 kept.append(batch)
             done += batch.num_rows
-            announce(f"{done:,} of {rows:,} workloads")
+            announce(f"{done:,} of {rows:,} workloads", done / rows)
         context.obj.begin_writing()
         if plot is not None:  # before the table is in place, since it may fail
             drawn = shown.sweep_picture(

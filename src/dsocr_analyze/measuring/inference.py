@@ -178,9 +178,11 @@ def measure_inference(
     question: InferArguments,
     architecture: Architecture,
     *,
-    on_progress: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str, float | None], None] = lambda _, __: None,
 ) -> MeasuredInference:
     """Call a model's `infer()`: once for the memory of its prefill pass, then for its seconds.
+
+    `on_progress` is called with what begins, and the share of the most tokens that there is.
 
     Raises:
         ConfigError: The model has no `infer()`.
@@ -197,19 +199,25 @@ def measure_inference(
         exclusive(),
         kept_memory(device),
         blamed_on(
-            model.directory, f"failed in infer() on {device}", str(device), model.module,
-            on_progress,
+            model.directory, f"failed in infer() on {device}", str(device), model.module
         ) as announce,
         left_as_it_was(model.module),
         _inferring(model),
     ):  # fmt: skip
         announce("memory of the prefill pass")
+        on_progress("memory of the prefill pass", None)
         peak_bytes = _peak_bytes(model, tokenizer, question)
         clock = StageClock(model.module, architecture.stages, timer_of(device))
         passes: list[Laps] = []
 
         def timed(forward: Callable[[], Value]) -> Value:
-            announce(f"infer(), token {len(passes) + 1}")
+            step, most = f"infer(), token {len(passes) + 1}", question.most_tokens
+            announce(step)
+            on_progress(
+                step if most is None else f"{step} of at most {most}",
+                # Once the prefill pass is over, which is no measure of the steps.
+                None if most is None or not passes else (len(passes) - 1) / most,
+            )
             clock.is_decoding = bool(passes)  # the first is the prefill pass
             clock.begin()
             output = forward()

@@ -165,9 +165,11 @@ def measure_page(
     architecture: Architecture,
     protocol: Protocol,
     *,
-    on_progress: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str, float], None] = lambda _, __: None,
 ) -> MeasuredPage:
     """Run a workload's prefill pass and first decode steps repeatedly.
+
+    `on_progress` is called with what begins, and the share of all passes that is done.
 
     Raises:
         ModelCodeError: The model's code raised.
@@ -177,6 +179,7 @@ def measure_page(
     clock = StageClock(model.module, architecture.stages, timer)
     decode = architecture.decode.name if architecture.decode else ""
     steps = min(protocol.steps, workload.max_new_tokens - 1) if decode else 0
+    runs = protocol.warmups + protocol.repeats  # and one for its memory
     reference: list[float] = []
     repeats: list[dict[str, float]] = []
     with (
@@ -190,7 +193,8 @@ def measure_page(
         for number in range(1 - protocol.warmups, protocol.repeats + 1):
             on_progress(
                 f"repeat {number} of {protocol.repeats}" if number > 0
-                else f"warm-up {number + protocol.warmups} of {protocol.warmups}"
+                else f"warm-up {number + protocol.warmups} of {protocol.warmups}",
+                (number + protocol.warmups - 1) / (runs + 1),
             )  # fmt: skip
             reference.append(_reference_seconds(device, timer))
             generation = Generation(model, workload, architecture, clock.begin, announce)
@@ -201,7 +205,7 @@ def measure_page(
                     for step in range(steps)
                 ]
             repeats.append(seconds | ({decode: statistics.fmean(found)} if found else {}))
-        on_progress("memory of the prefill pass")
+        on_progress("memory of the prefill pass", runs / (runs + 1))
         generation = Generation(model, workload, architecture, lambda: None, announce)
         peak, _ = allocated_at_most(device, generation.prefill)
     del reference[: protocol.warmups], repeats[: protocol.warmups]
