@@ -139,8 +139,7 @@ def forward(t, x, module):
                 kept.append(t.empty(number * kept[0].n, t.dtype))
             kept.append(t.again(f"{index}", forward, x, child))
         x = t.cat(x, *kept) if kept else x
-    t.hold(*held)
-    return t.move("clone", x)
+    return t.hold(t.move("clone", x), *held)
 
 
 def counted(calls):

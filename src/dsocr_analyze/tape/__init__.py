@@ -325,8 +325,9 @@ class Tape:
             self.weights.append((self.path, name, n))
         return Operand(n, self.dtype)
 
-    def hold(self, *tensors: Operand | None) -> None:
-        """Marks names that the vendor's code keeps alive up to here."""
+    def hold(self, output: Output, *tensors: Operand | None) -> Output:
+        """An output; marks names that the vendor's code keeps alive until it is there."""
+        return output
 
     def derived(
         self,

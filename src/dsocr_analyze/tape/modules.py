@@ -49,8 +49,7 @@ def layer_norm(t: Tape, x: Operand, rows: Size, d: int, *, channels_first: bool 
     t.record("normalization", "native_layer_norm", Rows(rows, d), x.dtype, x.dtype, work)
     mean, deviation = (rows, FLOAT32), (rows, FLOAT32)
     output, *_ = starmap(partial(Operand, tape=t), ((x.n, x.dtype), mean, deviation))
-    t.hold(x)
-    return output  # and not the means and deviations, which the kernel returns as well
+    return t.hold(output, x)  # and not the means and deviations, which the kernel returns as well
 
 
 def fused_attention(t: Tape, operator: str, shape: Attention, *inputs: Operand) -> Operand:
@@ -85,9 +84,7 @@ def rms_norm(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
     wide = t.cast(x, FLOAT32)
     variance = t.reduce("mean", t.map("pow", wide), rows, d)
     wide = t.map("mul", wide, t.map("rsqrt", t.map("add", variance)))
-    weighted = t.map("mul", t.cast(wide, x.dtype), t.weight(d))
-    t.hold(variance, wide)
-    return weighted
+    return t.hold(t.map("mul", t.cast(wide, x.dtype), t.weight(d)), variance, wide)
 
 
 def conv2d(
@@ -201,9 +198,7 @@ def _gelu_python(t: Tape, x: Operand) -> Operand:
 def _laplace(t: Tape, x: Operand) -> Operand:
     """`0.5 (1 + erf((x - mu) / (sigma sqrt(2))))`."""
     x = t.map("div", t.map("sub", x))
-    halved = t.map("mul", t.map("add", _ERF(t, x)))
-    t.hold(x)
-    return halved
+    return t.hold(t.map("mul", t.map("add", _ERF(t, x))), x)
 
 
 def _relu2(t: Tape, x: Operand) -> Operand:

@@ -181,9 +181,9 @@ def clip(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Oper
     """SAM's features of N views, `[N, d, q, q] -> [N, 1 + q q, d]` (`VitModel`)."""
     x = t.call("embeddings", embeddings, features, N, q, c)
     hidden_states = t.call("pre_layrnorm", layer_norm, x, N * (q * q + 1), c.width)
-    output = t.call("transformer", _transformer, hidden_states, N, q * q + 1, c)
-    t.hold(x, hidden_states)
-    return output
+    return t.hold(
+        t.call("transformer", _transformer, hidden_states, N, q * q + 1, c), x, hidden_states
+    )
 
 
 def embeddings(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Operand:
@@ -218,9 +218,7 @@ def absolute_positions(t: Tape, abs_pos: Operand, q: int, c: ClipDimensions) -> 
         grid = t.move("clone", grid)  # channels first
     grid = t.cast(grid, FLOAT32)
     patches = bicubic(t, grid, side, q, d)
-    joined = t.cat(t.view(abs_pos, d), patches)
-    t.hold(grid, patches)
-    return joined
+    return t.hold(t.cat(t.view(abs_pos, d), patches), grid, patches)
 
 
 def layer_norm_fp32(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
@@ -240,9 +238,10 @@ def _layer(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Operand:
     n, d = N * T, c.width
     residual = t.call("self_attn", _attention, t.call("layer_norm1", layer_norm, x, n, d), N, T, c)
     h = t.map("add", x, residual)
-    out = t.map("add", h, t.call("mlp", _mlp, t.call("layer_norm2", layer_norm, h, n, d), n, c))
-    t.hold(residual)
-    return out
+    return t.hold(
+        t.map("add", h, t.call("mlp", _mlp, t.call("layer_norm2", layer_norm, h, n, d), n, c)),
+        residual,
+    )
 
 
 def _attention(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Operand:
@@ -250,9 +249,7 @@ def _attention(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Opera
     n, d, H, D = N * T, c.width, c.heads, c.width // c.heads
     qkv = t.call("qkv_proj", linear, x, n, d, 3 * d, bias=True)
     output = fused_attention(t, "scaled_dot_product_attention", Attention(N, H, H, T, T, D, D), qkv)
-    output = t.call("out_proj", linear, output, n, d, d, bias=True)
-    t.hold(qkv)
-    return output
+    return t.hold(t.call("out_proj", linear, output, n, d, d, bias=True), qkv)
 
 
 def _mlp(t: Tape, x: Operand, n: Size, c: ClipDimensions) -> Operand:

@@ -246,8 +246,7 @@ def qwen2_encoder(
     kinds = [t.move(name, n=N * n, dtype=INT64, into=t.host(N * n, INT64)) for name in _KINDS]
     token_type_ids = t.move("cat", *kinds, n=N * 2 * n, into=t.host(N * 2 * n, INT64))
     outputs = t.call("model", _decoder, x_combined, token_type_ids, N, n, c, has_mask)
-    t.hold(x_combined)
-    return t.view(outputs[0], N * n * d)
+    return t.hold(t.view(outputs[0], N * n * d), x_combined)
 
 
 # --- the model -------------------------------------------------------------------------------
@@ -291,8 +290,7 @@ def _model(
         )
         cache += pair
     hidden_states = t.call("norm", rms_norm, hidden_states, N * T, c.width)
-    t.hold(position_ids, mask, *tables)
-    return hidden_states, cache
+    return t.hold((hidden_states, cache), position_ids, mask, *tables)
 
 
 def _mixed_mask(t: Tape, token_type_ids: Operand, N: Size, n: int) -> Operand:
@@ -388,8 +386,7 @@ def _attention(
     shape = Attention(N, H, H, T, T, D, D, masked=True)
     output = fused_attention(t, "scaled_dot_product_attention", shape, query, key, value, mask)
     output = t.call("o_proj", linear, output, n, H * D, d)
-    t.hold(query, key, value)
-    return output, *cached
+    return t.hold((output, *cached), query, key, value)
 
 
 # --- the architecture --------------------------------------------------------------------------

@@ -152,8 +152,7 @@ def decoder(
         if index < len(deepstack):
             hidden = _with_added(t, hidden, deepstack[index], p)
     hidden = t.call("norm", rms_norm, hidden, p.tokens, c.hidden_size)
-    t.hold(positions, mask, cos, sin, layer_outputs)
-    return hidden, cache
+    return t.hold((hidden, cache), positions, mask, cos, sin, layer_outputs)
 
 
 def lm_head(t: Tape, hidden: Operand, p: Pass, c: DenseDecoder) -> Operand:
@@ -181,9 +180,9 @@ def _mask(t: Tape, p: Pass) -> Operand:
     seen = t.map("le", *places[2:], n=p.T * p.keys, output=BOOL)
     del places
     zero, lowest = t.move("zeros", n=1, dtype=t.dtype), t.move("scalar_tensor", n=1, dtype=t.dtype)
-    mask = t.map("where", seen, zero, lowest, n=p.B * seen.n, output=t.dtype)
-    t.hold(seen, zero, lowest)
-    return mask
+    return t.hold(
+        t.map("where", seen, zero, lowest, n=p.B * seen.n, output=t.dtype), seen, zero, lowest
+    )
 
 
 def _range(t: Tape, n: Size) -> Operand:
@@ -205,9 +204,7 @@ def _rotary_tables(t: Tape, p: Pass, c: DenseDecoder) -> tuple[Operand, Operand]
     if c.axes > 1:
         sin = _joined(t, sin, n, c)
         cos = _joined(t, cos, n, c)
-    tables = t.cast(cos, t.dtype), t.cast(sin, t.dtype)
-    t.hold(angles, turned, cos, sin)
-    return tables
+    return t.hold((t.cast(cos, t.dtype), t.cast(sin, t.dtype)), angles, turned, cos, sin)
 
 
 def _joined(t: Tape, table: Operand, n: Size, c: DenseDecoder) -> Operand:
@@ -245,8 +242,7 @@ def _layer(
     else:
         x = t.call("mlp", swiglu, x, n, d, c.intermediate_size, c.hidden_act)
     x = t.map("add", residual, x)
-    t.hold(weights)
-    return x, k, v
+    return t.hold((x, k, v), weights)
 
 
 def _joint_swiglu(t: Tape, x: Operand, n: Size, c: DenseDecoder) -> Operand:
@@ -255,8 +251,7 @@ def _joint_swiglu(t: Tape, x: Operand, n: Size, c: DenseDecoder) -> Operand:
     both = t.call("gate_up_proj", linear, x, n, d, 2 * f)
     half = t.view(both, n * f)
     hidden = t.map("mul", half, t.call("activation_fn", ACTIVATIONS[c.hidden_act], half))
-    t.hold(both)
-    return t.call("down_proj", linear, hidden, n, f, d)
+    return t.hold(t.call("down_proj", linear, hidden, n, f, d), both)
 
 
 def _attention(
@@ -281,8 +276,7 @@ def _attention(
         scaled="mul",
     )  # fmt: skip
     out = t.call("o_proj", linear, heads, n, H * D, c.hidden_size)
-    t.hold(q)
-    return out, k, v, weights
+    return t.hold((out, k, v, weights), q)
 
 
 def _projected(t: Tape, name: str, x: Operand, heads: int, p: Pass, c: DenseDecoder) -> Operand:

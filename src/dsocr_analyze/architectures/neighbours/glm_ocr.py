@@ -58,8 +58,7 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     shape = Convolution(images.total // c.unit, 1, c.width, c.out_width, c.unit)
     x = t.call("downsample", convolution, x, shape, bias=True)
     merged = t.call("merger", _merger, x, shape.images, c)
-    t.hold(ends, cos, sin)
-    return ImageFeatures(merged, kept=(x,))
+    return t.hold(ImageFeatures(merged, kept=(x,)), ends, cos, sin)
 
 
 def _block(

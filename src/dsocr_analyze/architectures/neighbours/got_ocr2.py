@@ -146,8 +146,7 @@ def _layer(t: Tape, x: Operand, N: int, c: VisionTransformer, *, is_global: bool
     normed = t.call("layer_norm2", layer_norm, x, n, d, channels_first=True)
     names = "lin1", "act", "lin2"
     output = t.map("add", x, t.call("mlp", mlp, normed, names, (d, f, d), c.hidden_act))
-    t.hold(residual, normed, weights)
-    return output
+    return t.hold(output, residual, normed, weights)
 
 
 def _attention(
@@ -171,8 +170,7 @@ def _attention(
     if H > 1:
         heads = t.move("clone", heads)
     output = t.call("proj", linear, heads, N * T, d, d, bias=True)
-    t.hold(fused, qkv, terms)
-    return output, weights
+    return t.hold((output, weights), fused, qkv, terms)
 
 
 def _position_terms(t: Tape, q: Operand, N: int, g: int, c: VisionTransformer) -> Operand:
@@ -184,9 +182,7 @@ def _position_terms(t: Tape, q: Operand, N: int, g: int, c: VisionTransformer) -
     is_many, is_strided = H > 1 or N > 1, H > 1 and not N > 1
     rows = t.product("einsum", product, t.move("clone", q) if is_many else q, Rh)
     columns = t.product("einsum", product, t.move("clone", q) if is_strided else q, Rw)
-    terms = t.map("add", rows, columns, n=N * H * g**4)
-    t.hold(Rh, Rw)
-    return terms
+    return t.hold(t.map("add", rows, columns, n=N * H * g**4), Rh, Rw)
 
 
 def _relative_positions(t: Tape, name: str, g: int, D: int) -> Operand:

@@ -108,9 +108,7 @@ def _vision_tower(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
         "patch_positional_embedding", axial_tables, positions, c.head_dim, is_shared=False
     )
     mask = None if t.is_served else _mask(t, images)
-    output = t.call("transformer", _transformer, x, mask, cos, sin, c)
-    t.hold(patches, *expanded)
-    return output
+    return t.hold(t.call("transformer", _transformer, x, mask, cos, sin, c), patches, *expanded)
 
 
 def _positions(t: Tape, images: ImageGrid) -> tuple[Operand, ...]:

@@ -282,8 +282,7 @@ class Neighbour(Architecture, OcrModel):
         seen = self._seen(t, c, p, page)
         hidden, cache = t.call("model", self._model, c, p, seen)
         logits = t.call("lm_head", lm_head, hidden, p, c.decoder)
-        t.hold(hidden, logits)
-        return cache
+        return t.hold(cache, hidden, logits)
 
     def embedded_page(
         self, t: Tape, c: NeighbourDimensions, p: Pass, page: PageWorkload

@@ -71,8 +71,7 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     t.rows("routing", "sort", index, Rows(1, n), *pair, flops=flops)  # on the host
     tokens = t.call("merger", _merger, x, c)
     tokens = t.gather("index", index, tokens.n, t.dtype)
-    t.hold(ends, starts)
-    return ImageFeatures(tokens, kept=(x,))
+    return t.hold(ImageFeatures(tokens, kept=(x,)), ends, starts)
 
 
 def _block(

@@ -80,9 +80,7 @@ def _vision_model(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
     """`PaddleOCRVisionTransformer`."""
     embedded = t.call("embeddings", _embeddings, images, c)
     x = t.call("encoder", _encoder, embedded, images, c)
-    x = t.call("post_layernorm", layer_norm, x, images.total, c.width)
-    t.hold(embedded)
-    return x
+    return t.hold(t.call("post_layernorm", layer_norm, x, images.total, c.width), embedded)
 
 
 def _embeddings(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
@@ -102,8 +100,7 @@ def _encoder(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Op
     cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
     for index in range(c.layers):
         x = t.again(f"layers.{index}", _layer, x, cos, sin, images, c)
-    t.hold(ends)
-    return x
+    return t.hold(x, ends)
 
 
 def _layer(

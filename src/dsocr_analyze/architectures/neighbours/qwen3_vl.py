@@ -87,8 +87,7 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
             name = f"deepstack_merger_list.{len(deepstack)}"
             deepstack.append(t.call(name, _merger, x, c, c.unit))
     tokens = t.call("merger", _merger, x, c, 1)
-    t.hold(learned, ends)
-    return ImageFeatures(tokens, tuple(deepstack), (x,))
+    return t.hold(ImageFeatures(tokens, tuple(deepstack), (x,)), learned, ends)
 
 
 def _block(

@@ -169,9 +169,7 @@ def vision_layer(
     residual = x = t.map("add", residual, x)
     x = t.call(norm2, norm, x, n, d)
     x = t.call(mlp, feed, x)
-    x = t.map("add", residual, x)
-    t.hold(*kept)
-    return x
+    return t.hold(t.map("add", residual, x), *kept)
 
 
 # --- patches and products --------------------------------------------------------------------
@@ -246,8 +244,17 @@ def resampling(t: Tape, grid: ImageGrid, *, has_corners: bool) -> tuple[Operand,
     column_taps, column_weights = _taps(t, column, widths, n, has_corners=has_corners)
     indices = t.map("add", t.map("mul", row_taps), column_taps, n=4 * n)
     weights = t.map("mul", row_weights, column_weights, n=4 * n)
-    t.hold(counts, starts, in_column, in_row, block_column, block_row, within, blocks)
-    return indices, weights
+    return t.hold(
+        (indices, weights),
+        counts,
+        starts,
+        in_column,
+        in_row,
+        block_column,
+        block_row,
+        within,
+        blocks,
+    )
 
 
 def _per_patch(t: Tape, x: Operand, n: int) -> Operand:
@@ -271,8 +278,7 @@ def _taps(
     clamped = t.map("clamp", taps)
     distance = t.map("abs", t.map("sub", t.map("sub", place, floor), offsets, n=2 * n))
     weights = t.map("clamp", t.map("rsub", distance))
-    t.hold(index, taps, distance, offsets, floor, place)
-    return clamped, weights
+    return t.hold((clamped, weights), index, taps, distance, offsets, floor, place)
 
 
 def resampled(t: Tape, name: str, indices: Operand, weights: Operand, side: int, d: int) -> Operand:
@@ -300,9 +306,7 @@ def axial_tables(
     cos = _both_halves(t, cos, quarter)
     sin = _both_halves(t, sin, quarter)
     dtype = FLOAT32 if is_shared else t.dtype
-    tables = t.cast(cos, dtype), t.cast(sin, dtype)
-    t.hold(angles, cos, sin)
-    return tables
+    return t.hold((t.cast(cos, dtype), t.cast(sin, dtype)), angles, cos, sin)
 
 
 def _both_halves(t: Tape, table: Operand, n: int) -> Operand:
@@ -371,8 +375,7 @@ def rotary_attention(
             del attended, weights
     joined = t.cat(*heads)
     out = t.call(output, linear, joined, n, d, d, bias=True)
-    t.hold(q, k, v, lengths, *heads)
-    return out, kept
+    return t.hold((out, kept), q, k, v, lengths, *heads)
 
 
 def _fused_attention(t: Tape, x: Operand, runs: Runs, H: int, *, head_norms: bool) -> Operand:
@@ -411,8 +414,7 @@ def _turned(t: Tape, q: Operand, k: Operand, cos: Operand, sin: Operand) -> tupl
     k_embed = rotated(t, wide_k, cos, sin)
     q_embed = t.cast(q_embed, t.dtype)
     k_embed = t.cast(k_embed, t.dtype)
-    t.hold(wide_q, wide_k)
-    return q_embed, k_embed
+    return t.hold((q_embed, k_embed), wide_q, wide_k)
 
 
 def whole_attention(

@@ -62,8 +62,7 @@ def attention(
         heads, weights = eager_attention(t, q, keys, values, mask, p, c, keys_are_apart=not p.past)
         t.hold(keys, values)  # in the class until it returns
     out = t.call("o_proj", linear, heads, n, H * D, d, bias=c.attention_bias)
-    t.hold(cos, sin, q, weights, *written)
-    return out, k, v
+    return t.hold((out, k, v), cos, sin, q, weights, *written)
 
 
 def cached(
@@ -137,9 +136,7 @@ def product(
     """`torch.matmul`, after copies of factors where their sizes are given."""
     copy_of_a = None if copied_a is None else t.move("clone", a, n=copied_a)
     copy_of_b = None if copied_b is None else t.move("clone", b, n=copied_b)
-    output = t.product("matmul", gemm, a, b)
-    t.hold(copy_of_a, copy_of_b)
-    return output
+    return t.hold(t.product("matmul", gemm, a, b), copy_of_a, copy_of_b)
 
 
 def flash_attention(
@@ -181,9 +178,7 @@ def rotary_tables(t: Tape, sequences: Size, T: Size, D: int) -> tuple[Operand, O
     cos, sin = t.map("cos", angles), t.map("sin", angles)
     cos = t.map("mul", cos)
     sin = t.map("mul", sin)
-    tables = t.cast(cos, t.dtype), t.cast(sin, t.dtype)
-    t.hold(positions, half, angles, cos, sin)
-    return tables
+    return t.hold((t.cast(cos, t.dtype), t.cast(sin, t.dtype)), positions, half, angles, cos, sin)
 
 
 def rotated(t: Tape, x: Operand, cos: Operand, sin: Operand, operator: str = "cat") -> Operand:

@@ -58,8 +58,7 @@ def decoder(
         )
         cache.append(kept)
     hidden = t.call("norm", rms_norm, hidden, p.tokens, c.hidden_size)
-    t.hold(mask)
-    return hidden, cache
+    return t.hold((hidden, cache), mask)
 
 
 def lm_head(t: Tape, hidden: Operand, p: Pass, c: DecoderDimensions) -> Operand:
@@ -97,9 +96,7 @@ def _additive_mask(t: Tape, p: Pass) -> Operand:
     del visible, hidden
     if causal is None:
         return padding
-    mask = t.move("masked_fill", causal, t.cast(padding, BOOL), n=n)
-    t.hold(causal, padding)
-    return mask
+    return t.hold(t.move("masked_fill", causal, t.cast(padding, BOOL), n=n), causal, padding)
 
 
 # --- a layer
@@ -181,8 +178,7 @@ def latent_attention(
     if H > 1 and is_prompt:
         heads = t.move("clone", heads)
     out = t.call("o_proj", linear, heads, n, H * value, d, bias=c.attention_bias)
-    t.hold(query, q_pe, q_latent, weights)
-    return out, k_pe, latent, *tables
+    return t.hold((out, k_pe, latent, *tables), query, q_pe, q_latent, weights)
 
 
 def _queries(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> Operand:
@@ -211,8 +207,7 @@ def _rotated_pairs(
     if P > 2:
         q_pe, k_pe = t.move("clone", q_pe), t.move("clone", k_pe)
     pairs = rotated(t, q_pe, cos, sin), rotated(t, k_pe, cos, sin)
-    t.hold(q_pe)
-    return *pairs, *tables, *frequencies
+    return t.hold((*pairs, *tables, *frequencies), q_pe)
 
 
 def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Operand, ...]:
@@ -238,8 +233,7 @@ def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Ope
         if H > 1 or p.B > 1 or p.T > 1:  # a single row without its padding is contiguous
             heads = t.move("clone", heads)
     out = t.call("o_proj", linear, heads, n, H * value, d, bias=c.attention_bias)
-    t.hold(query, joint, up, q_pe, k_pe, q)
-    return out, k, v, *tables
+    return t.hold((out, k, v, *tables), query, joint, up, q_pe, k_pe, q)
 
 
 def _joined(t: Tape, nope: Operand, pe: Operand, rows: Size, c: DecoderDimensions) -> Operand:
@@ -275,8 +269,7 @@ def rotary_embedding(
     outer = t.map("mul", positions, inv_freq, n=K * half)
     angles = t.cat(outer, outer)
     cos, sin = (_table(t, angles, name, is_scaled=scaling == "yarn") for name in ("cos", "sin"))
-    t.hold(positions, outer, *blended)
-    return (cos, sin), frequencies
+    return t.hold(((cos, sin), frequencies), positions, outer, *blended)
 
 
 def _table(t: Tape, angles: Operand, operator: str, *, is_scaled: bool) -> Operand:
@@ -295,9 +288,7 @@ def _dynamic_frequencies(t: Tape, half: int) -> Operand:
 
 def _inverse(t: Tape, x: Operand) -> Operand:
     """`1.0 / x`: a reciprocal and a product, through which Python holds `x`."""
-    inverse = t.map("mul", t.map("reciprocal", x))
-    t.hold(x)
-    return inverse
+    return t.hold(t.map("mul", t.map("reciprocal", x)), x)
 
 
 def _yarn_frequencies(t: Tape, half: int) -> tuple[Operand, ...]:
@@ -338,8 +329,7 @@ def mixture(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> Operand:
     if c.shared_intermediate_size:
         shared = c.shared_intermediate_size
         y = t.map("add", y, t.call("shared_experts", swiglu, x, n, d, shared, c.hidden_act))
-    t.hold(chosen, weights)
-    return y
+    return t.hold(y, chosen, weights)
 
 
 def _gate(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> tuple[Operand, Operand]:
@@ -360,8 +350,7 @@ def _gate(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> tuple[Operand, 
         t.hold(denominator)
     else:
         weights = t.map("mul", weights)
-    t.hold(logits, scores, *ranking)
-    return chosen, weights
+    return t.hold((chosen, weights), logits, scores, *ranking)
 
 
 def _selected(t: Tape, scores: Operand, n: Size, c: DecoderDimensions) -> tuple[Operand, ...]:
@@ -451,9 +440,7 @@ def _routed(t: Tape, chosen: Operand, weights: Operand, p: Pass, c: DecoderDimen
     t.map("mul", wide, weights, into=wide)
     y = t.reduce("sum", wide, n * d, k)
     del wide
-    y = t.cast(y, t.dtype)
-    t.hold(table, order, tokens, *outputs, by_expert, by_token)
-    return y
+    return t.hold(t.cast(y, t.dtype), table, order, tokens, *outputs, by_expert, by_token)
 
 
 def experts_touched(tokens: Size, c: DecoderDimensions, dtype: Dtype) -> RoutedExperts | None:

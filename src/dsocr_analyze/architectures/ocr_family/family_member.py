@@ -326,8 +326,7 @@ class FamilyMember(OcrModel, Architecture):
         hidden, cache = t.call("model", _model, self, c, p, page)
         logits = t.call("lm_head", lm_head, hidden, p, c.decoder)
         t.cast(logits, FLOAT32)
-        t.hold(hidden)
-        return cache
+        return t.hold(cache, hidden)
 
     def embedded_page(
         self, t: Tape, c: RelativeDimensions, p: Pass, page: PageWorkload | None
@@ -468,8 +467,7 @@ def classified(
     hidden, cache = t.call("model", _model, model, c, p, None)
     scores = t.call("score", linear, hidden, p.tokens, c.decoder.hidden_size, labels)
     pooled = t.gather("index", t.move("arange", n=p.B, dtype=INT64), p.B * labels, t.dtype)
-    t.hold(scores, pooled)
-    return None, cache
+    return t.hold((None, cache), scores, pooled)
 
 
 def _model(
@@ -477,9 +475,7 @@ def _model(
 ) -> tuple[Operand, list[LayerCache]]:
     """The model without its head: normed features `[B, T, d]`, and the cache by layer."""
     embeds, seen = model.embedded_page(t, c, p, page)
-    output = decoder(t, embeds, p, c.decoder)
-    t.hold(seen.tokens)
-    return output
+    return t.hold(decoder(t, embeds, p, c.decoder), seen.tokens)
 
 
 def pixels_of(t: Tape, view: ViewBatch, pages: int = 1) -> Operand:

@@ -40,8 +40,7 @@ def sam(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
     x3 = t.call(
         "net_3", conv2d, t.move("clone", x2), N, halved, middle, out, 3, stride=2, padding=1
     )
-    t.hold(x, x2)
-    return x3
+    return t.hold(x3, x, x2)
 
 
 def _patch_embed(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
@@ -83,8 +82,7 @@ def _block(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, *, is_global:
             "mlp", mlp, t.call("norm2", layer_norm, x, n, d, channels_first=True), names, widths
         ),
     )
-    t.hold(shortcut)
-    return updated
+    return t.hold(updated, shortcut)
 
 
 def window_partition(
@@ -127,9 +125,9 @@ def _attention(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, table_sid
     bias = t.map("add", rows, columns, n=N * H * T * T)
     shape = Attention(N, H, H, T, T, D, D, masked=True)
     attended = fused_attention(t, "scaled_dot_product_attention", shape, qkv, bias)
-    output = t.call("proj", linear, attended, N * T, d, d, bias=True)
-    t.hold(fused, qkv, rows, columns, bias)
-    return output
+    return t.hold(
+        t.call("proj", linear, attended, N * T, d, d, bias=True), fused, qkv, rows, columns, bias
+    )
 
 
 def position_terms(
@@ -150,8 +148,7 @@ def position_terms(
     if is_many:
         rows = t.move("clone", rows)
     columns = t.move("clone", columns)
-    t.hold(Rh, Rw)
-    return rows, columns
+    return t.hold((rows, columns), Rh, Rw)
 
 
 def _relative_positions(t: Tape, name: str, length: int, g: int, D: int) -> Operand:
@@ -170,9 +167,13 @@ def relative_rows(t: Tape, table: Operand, g: int, D: int) -> Operand:
     queries = t.map("mul", t.move("arange", n=g, dtype=INT64), output=FLOAT32)
     keys = t.map("mul", t.move("arange", n=g, dtype=INT64), output=FLOAT32)
     distance = t.map("add", t.map("sub", queries, keys, n=g * g))
-    R = t.gather("index", t.cast(distance, INT64), g * g * D, t.dtype)
-    t.hold(table, queries, keys, distance)
-    return R
+    return t.hold(
+        t.gather("index", t.cast(distance, INT64), g * g * D, t.dtype),
+        table,
+        queries,
+        keys,
+        distance,
+    )
 
 
 # --- neck ------------------------------------------------------------------------------------
@@ -191,9 +192,9 @@ def _layer_norm_2d(t: Tape, x: Operand, pixels: Size, channels: int) -> Operand:
     u = t.reduce("mean", x, pixels, channels)
     s = t.reduce("mean", t.map("pow", t.map("sub", x, u)), pixels, channels)
     x = t.map("div", t.map("sub", x, u), t.map("sqrt", t.map("add", s)))
-    output = t.map("add", t.map("mul", x, t.weight(channels)), t.weight(channels, "bias"))
-    t.hold(u, s, x)
-    return output
+    return t.hold(
+        t.map("add", t.map("mul", x, t.weight(channels)), t.weight(channels, "bias")), u, s, x
+    )
 
 
 # --- the projector ---------------------------------------------------------------------------
