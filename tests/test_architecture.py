@@ -29,7 +29,7 @@ WITNESSES = {"trace", "model", "agreement"}
 """Rooms of the engine that runs a model, which proves nothing to forwards that know it."""
 
 SHARED = {
-    ("dsocr_analyze.architectures.stages", "owner_among"): "finds a module's stage",
+    ("dsocr_analyze.figures", "owner_among"): "finds a module's stage",
     **{
         ("dsocr_analyze.kernels", name): "only adds records up"
         for name in ("merged", "total_work", "work_by")
@@ -216,7 +216,7 @@ OPENERS = {
     "dsocr_analyze.hardware.devices": "a resource of the package",
     "dsocr_analyze.hardware.profile": "resources of the package",
     "dsocr_analyze.report.html": "resources of the package",
-    "dsocr_analyze.timing.served_modes": "a resource of the package",
+    "dsocr_analyze.timing.runtimes": "a resource of the package",
     "dsocr_analyze.timing.server_benchmarks.reading": "a resource of the package",
     "dsocr_analyze.measuring.machine": "/proc/cpuinfo",
     "dsocr_analyze.cli.check": "appends to the summary of a CI step",

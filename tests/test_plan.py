@@ -17,7 +17,7 @@ from write_schema import schemas
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.archive import plan
 from dsocr_analyze.cli import main
-from dsocr_analyze.timing import capacity
+from dsocr_analyze.timing import predict
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("a5", "a4@200", "a3@300", "700x500")
@@ -227,7 +227,7 @@ def test_what_a_plan_refuses(capsys, tmp_path, monkeypatch, options, code, said)
 
 
 def test_help_and_documentation_have_the_shares_that_are_computed_with(capsys):
-    knee, busy = (f"{100 * share:g} %" for share in (capacity.KNEE_SHARE, plan._BUSY_SHARE))
+    knee, busy = (f"{100 * share:g} %" for share in (predict.KNEE_SHARE, plan._BUSY_SHARE))
     documented = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
     helps = [run(capsys, command, "--help-all")[1] for command in ("plan", "time")]
     for text, shares in ((documented, [knee, busy]), (helps[0], [knee, busy]), (helps[1], [knee])):
@@ -250,7 +250,7 @@ def test_searches_of_rising_curves_are_exact(most, half, limit):
         return 0.02 * counts
 
     everything = range(1, most + 1)
-    goal = capacity.KNEE_SHARE * rate(most)
-    assert capacity.knee(rate, most) == next(at for at in everything if rate(at) >= goal)
+    goal = predict.KNEE_SHARE * rate(most)
+    assert predict.knee(rate, most) == next(at for at in everything if rate(at) >= goal)
     within = [at for at in everything if late(at) <= limit]
-    assert capacity.most_within(late, limit, most) == max(within, default=0)
+    assert predict.most_within(late, limit, most) == max(within, default=0)

@@ -22,8 +22,7 @@ from dsocr_analyze.hardware import device
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.predict import predict
-from dsocr_analyze.timing.runtimes import EAGER, SERVERS, Precision
-from dsocr_analyze.timing.served_modes import all_served_modes, served_notes
+from dsocr_analyze.timing.runtimes import EAGER, SERVERS, Precision, all_served_modes, served_notes
 from dsocr_analyze.timing.serving import TimedModel
 
 FILES = {

@@ -8,8 +8,15 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.stages import IncidentalOperators
-from dsocr_analyze.figures import Count, Counts, PageFigures, Share, StageFigures, counts_of
+from dsocr_analyze.figures import (
+    Count,
+    Counts,
+    IncidentalOperators,
+    PageFigures,
+    Share,
+    StageFigures,
+    counts_of,
+)
 from dsocr_analyze.kernels import NO_WORK, Work, total_work, work_by
 
 _QUANTITIES: Final = (

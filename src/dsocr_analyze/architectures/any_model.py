@@ -15,8 +15,8 @@ from dsocr_analyze.architectures.architecture import (
     Prompt,
 )
 from dsocr_analyze.architectures.config_file import Config
-from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.errors import ConfigError, WorkloadError
+from dsocr_analyze.figures import StageScope
 from dsocr_analyze.toml_table import REQUIRED, TomlTable, TomlValue, read_toml
 from dsocr_analyze.workload import BOUNDS, LARGEST_COUNT, Lengths, check_count
 

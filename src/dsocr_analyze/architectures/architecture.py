@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsocr_analyze.architectures.config_file import Config, JsonValue
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions as ModelDimensions
-from dsocr_analyze.architectures.stages import StageScope, owner_among
 from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.figures import StageScope, owner_among
 
 if TYPE_CHECKING:
     import re

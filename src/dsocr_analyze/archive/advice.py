@@ -43,7 +43,7 @@ from dsocr_analyze.report.table import (
     scaled,
 )
 from dsocr_analyze.timing import TimeEntry, assumptions
-from dsocr_analyze.timing.served_modes import served_notes
+from dsocr_analyze.timing.runtimes import served_notes
 from dsocr_analyze.workload import Mode, position_warnings
 
 _DEFAULT_TEXT_TOKENS: Final = (600, 1000, 2000, 4000)

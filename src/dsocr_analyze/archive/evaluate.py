@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dsocr_analyze.architectures.stages import PageTotals
 from dsocr_analyze.archive.setting import CountedModel, Setting
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.figures import PageTotals
 from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Size
 

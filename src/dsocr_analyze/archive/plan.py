@@ -33,13 +33,12 @@ from dsocr_analyze.timing import (
     SECONDS_PER_HOUR,
     Interval,
     LoadBound,
-    capacity,
     cost_per_thousand_pages,
 )
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.page_times import PageTimer, PageTimes
-from dsocr_analyze.timing.predict import bottleneck
+from dsocr_analyze.timing.predict import KNEE, bottleneck, knee, most_within
 
 _BUSY_SHARE: Final = 0.8
 """Of the time that CPU workers are busy, at most, if their number is left to the plan."""
@@ -329,9 +328,9 @@ def _plan_gpu(
     curve = _Curve(curve.timer.with_workers(workers), setting, planned)
     numbers: dict[PointName, int] = {}
     if most:
-        numbers = {"alone": 1, "knee": capacity.knee(curve.pages_per_second, most)}
+        numbers = {"alone": 1, "knee": knee(curve.pages_per_second, most)}
         if (limit := goals.first_token_seconds) is not None:
-            numbers["first_token"] = capacity.most_within(curve.first_token_seconds, limit, most)
+            numbers["first_token"] = most_within(curve.first_token_seconds, limit, most)
         numbers["max"] = most
     some = {name: number for name, number in numbers.items() if number}
     points = dict(zip(some, curve.points([*some.values()], goals.deadline_hours), strict=True))
@@ -407,7 +406,7 @@ def plan_document(
         one = replace(requested, profiles=[profile], job=job)
         for sentence in (
             *([METHOD] if several else []),
-            capacity.KNEE,
+            KNEE,
             *([workers] if goals.workers is None else []),
             f"kernel times from {profile.source}",
             *one.sentences_of(model.architecture, [setting.mode]),

@@ -25,7 +25,7 @@ from dsocr_analyze.timing import (
 )
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes
 from dsocr_analyze.timing.predict import bottleneck
-from dsocr_analyze.timing.served_modes import served_notes
+from dsocr_analyze.timing.runtimes import served_notes
 from dsocr_analyze.timing.serving import TimedModel
 from dsocr_analyze.workload import Mode
 

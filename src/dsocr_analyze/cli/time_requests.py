@@ -14,8 +14,7 @@ from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.hardware.timed_device import dtype_name
 from dsocr_analyze.timing import MOST_CONCURRENCY, runtimes
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
-from dsocr_analyze.timing.capacity import Concurrency
-from dsocr_analyze.timing.predict import TimeRequest
+from dsocr_analyze.timing.predict import Concurrency, TimeRequest
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import TimeRequested

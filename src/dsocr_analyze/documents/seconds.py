@@ -13,8 +13,7 @@ from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing import TimeEntry, assumptions, predict, serving
 from dsocr_analyze.timing.kernel_seconds import Duration, kernel_seconds
-from dsocr_analyze.timing.runtimes import EAGER, SERVERS
-from dsocr_analyze.timing.served_modes import all_served_modes
+from dsocr_analyze.timing.runtimes import EAGER, SERVERS, all_served_modes
 
 
 class TimedPage:

@@ -14,10 +14,9 @@ import torch
 from PIL import Image, ImageOps
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.stages import StageScope
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.figures import StageFigures
+from dsocr_analyze.figures import StageFigures, StageScope
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.measuring.machine import Timer, allocated_at_most, kept_memory, timer_of
@@ -26,8 +25,8 @@ from dsocr_analyze.model.generation import Generation, flash_attention, left_as_
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import exclusive
 from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
-from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.kernel_seconds import Duration
+from dsocr_analyze.timing.page_times import eager_pass, eager_step
 from dsocr_analyze.timing.runtimes import EAGER
 from dsocr_analyze.trace.modules import RunningModules
 from dsocr_analyze.trace.passes import stage_figures, trace_passes

@@ -23,8 +23,8 @@ from dsocr_analyze.architectures.any_model import (
 )
 from dsocr_analyze.architectures.architecture import Prompt
 from dsocr_analyze.architectures.config_file import Config
-from dsocr_analyze.architectures.stages import owner_among
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError
+from dsocr_analyze.figures import owner_among
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import blamed_on, running
 from dsocr_analyze.model.generation import Generation, left_as_it_was

@@ -16,7 +16,7 @@ import transformers
 
 from dsocr_analyze.architectures.any_model import TOKENS, Input, Size, TensorInput
 from dsocr_analyze.architectures.architecture import PlacedValue
-from dsocr_analyze.architectures.stages import StageScope
+from dsocr_analyze.figures import StageScope
 
 # --- stages ----------------------------------------------------------------------------------
 

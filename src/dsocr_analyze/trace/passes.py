@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.architectures.stages import StageScope, owner_among
-from dsocr_analyze.figures import OperatorLedger, StageFigures
+from dsocr_analyze.figures import OperatorLedger, StageFigures, StageScope, owner_among
 from dsocr_analyze.kernels import Kernel, Work, merged, total_work, with_ancestors, work_by
 from dsocr_analyze.model.forward import blamed_on, running
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was

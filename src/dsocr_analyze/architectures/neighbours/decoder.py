@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.attention import (
+    LayerCache,
     Pass,
     cached,
     eager_attention,
@@ -24,7 +25,6 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     DecoderDimensions,
     multi_head_attention,
 )
-from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
 from dsocr_analyze.kernels import Attention, Gemm
 from dsocr_analyze.tape import Operand, Size, Tape

@@ -15,11 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
 
-from dsocr_analyze.architectures.architecture import (
-    Architecture,
-    ForwardInputs,
-    Prompt,
-)
+from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs, Prompt
 from dsocr_analyze.architectures.config_file import USED, Config, ConfigKeys, Harmless, KeyRule
 from dsocr_analyze.architectures.neighbours.config_keys import key_table
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, decoder, lm_head
@@ -30,15 +26,15 @@ from dsocr_analyze.architectures.neighbours.vision import (
     VisionTransformer,
     read_transformer,
 )
-from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.family_member import DECODE
-from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache, OcrModel
-from dsocr_analyze.architectures.stages import PREFILL_STAGE, StageScope
+from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.dtypes import BOOL, INT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError, WorkloadError
+from dsocr_analyze.figures import PREFILL_STAGE, StageScope
 from dsocr_analyze.kernels import Rows
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import embedding

@@ -6,12 +6,16 @@ al. 2017, eq. 1; Ainslie et al. 2023 (grouped queries); Dao 2023.
 """
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
 from dsocr_analyze.kernels import Attention, Gemm
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, fused_attention, linear
+
+LayerCache: TypeAlias = list[Operand]
+"""What a layer keeps for later steps: keys, values, and tables computed anew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,17 +29,15 @@ from dsocr_analyze.architectures.ocr_family.ocr_model import (
     prefill,
     step,
 )
-from dsocr_analyze.architectures.stages import (
-    DECODE_STAGE,
-    PREFILL_STAGE,
-    PageTotals,
-)
 from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import (
+    DECODE_STAGE,
+    PREFILL_STAGE,
     BytesAlive,
     Composition,
     MemoryFigures,
+    PageTotals,
     Peak,
     RoutedExperts,
     StageFigures,

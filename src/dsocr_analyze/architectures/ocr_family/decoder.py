@@ -12,6 +12,7 @@ from operator import floordiv
 from typing import Final
 
 from dsocr_analyze.architectures.ocr_family.attention import (
+    LayerCache,
     Pass,
     attention,
     cached,
@@ -22,10 +23,8 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     swiglu,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
-from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache
-from dsocr_analyze.architectures.stages import IncidentalOperators
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
-from dsocr_analyze.figures import RoutedExperts, expected_experts
+from dsocr_analyze.figures import IncidentalOperators, RoutedExperts, expected_experts
 from dsocr_analyze.kernels import Gemm, Rows
 from dsocr_analyze.tape import Operand, Size, Tape, ceil_log2, minimum
 from dsocr_analyze.tape.modules import linear, rms_norm

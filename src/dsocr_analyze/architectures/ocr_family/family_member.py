@@ -24,15 +24,15 @@ from dsocr_analyze.architectures.architecture import (
     lengthened,
 )
 from dsocr_analyze.architectures.config_file import Config
-from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, decoder, lm_head
 from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
-from dsocr_analyze.architectures.ocr_family.ocr_model import LayerCache, OcrModel
-from dsocr_analyze.architectures.stages import DECODE_STAGE, PREFILL_STAGE, StageScope
+from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.figures import DECODE_STAGE, PREFILL_STAGE, StageScope
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import embedding, linear
 from dsocr_analyze.workload import (

@@ -5,26 +5,23 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache, partial
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.config_file import Config, KeyTable
-from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
-from dsocr_analyze.architectures.stages import (
+from dsocr_analyze.architectures.views import PageRule
+from dsocr_analyze.dtypes import BFLOAT16, Dtype
+from dsocr_analyze.figures import (
     DECODE_STAGE,
     PREFILL_STAGE,
     IncidentalOperators,
+    Parameters,
     StageScope,
     owner_among,
 )
-from dsocr_analyze.architectures.views import PageRule
-from dsocr_analyze.dtypes import BFLOAT16, Dtype
-from dsocr_analyze.figures import Parameters
 from dsocr_analyze.tape import Operand, Size, Spans, Tape
 from dsocr_analyze.workload import PageWorkload, ViewBatch
-
-LayerCache: TypeAlias = list[Operand]
-"""What a layer keeps for later steps: keys, values, and tables computed anew."""
 
 _MOST_SPANS: Final = 256
 """Calls that are remembered, of up to some hundred records."""
