@@ -367,7 +367,7 @@ class TestCompletion:
             (("fit", "--mode", "gun"), {"gundam", "gundam-m"}),
             (("--mode", "Ti"), {"Tiny"}),
             (("fit", "h100"), {"h100-sxm", "h100-pcie", "h100-nvl"}),
-            (("time", "h100-sxm", "rtx-5"), {"rtx-5090"}),
+            (("time", "h100-sxm", "rtx-509"), {"rtx-5090"}),
             (("time", "--gpu", "l40s,h100-s"), {"l40s,h100-sxm"}),
             (("fit", "--dtype", "b"), {"bfloat16"}),
             (("sweep", "--dtype", "bfloat16,f"), {"bfloat16,float16", "bfloat16,float32"}),

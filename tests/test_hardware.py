@@ -49,11 +49,13 @@ MEASURED = ("h100-sxm", "h200-sxm", "l40s", "b200", "b300", "gb200", "gb300", "r
             "a100-80gb-sxm")  # fmt: skip
 SHIPPED = set(COEFFICIENTS)
 """Kinds that every shipped profile has."""
-BEFORE_AMPERE = {"t4", "v100-sxm-16gb", "v100-sxm-32gb", "v100-pcie-16gb", "v100-pcie-32gb"}
+BEFORE_AMPERE = {"t4", "v100-sxm-16gb", "v100-sxm-32gb", "v100-pcie-16gb", "v100-pcie-32gb",
+                 "rtx-2080-ti"}  # fmt: skip
 SAMPLE = json.loads((Path(__file__).parent / "data/kernel_times_sample.json").read_text())["rows"]
 UNMEASURED = {"mi300x", "mi325x", "mi355x", "arc-pro-b60"}
+MEMORY_ONLY = {name for name, gpu in gpu_catalogue().items() if not gpu.has_rates}
 every_gpu = sampled(
-    "name", [name for name in gpu_catalogue() if name not in UNMEASURED],
+    "name", [name for name in gpu_catalogue() if name not in UNMEASURED | MEMORY_ONLY],
     named("h100-sxm", "a100-80gb-sxm", "b200", "t4"),
 )  # fmt: skip
 
@@ -410,9 +412,11 @@ REFUSED = [
             ("h100-sxm", "int8", None, "bfloat16 or float16 or float8"),
             ("h100-sxm", "bf16", "int2", "float8 or int8 or int4"))),
         ("did you mean h100-sxm", lambda: device("h1000-sxm")),
+        *(("^seconds are not predicted on .*: only its memory is known; .* use fit",
+           lambda name=name: device(name).elementwise_seconds(1e6)) for name in MEMORY_ONLY),
         *(("^seconds are not predicted on .*: no measured kernel times cover it; .* use fit",
            lambda name=name: device(name).elementwise_seconds(1e6)) for name in UNMEASURED),
-        *(("there are .*h100-sxm|did you mean", lambda name=name: gpu_named(name))
+        *(("dsocr-analyze devices lists all; .* --memory-gb GB", lambda name=name: gpu_named(name))
           for name in ("h1", "a1000", "", "gtx")),
         ("^file: l20 lacks bandwidth_gb_s, sms, l2_mb$", lambda: check_gpu(ENTRY, "file: l20")),
         ("gfx90a or gfx942 or gfx950, not gfx906",
@@ -434,8 +438,15 @@ WRONG_RATES = {"h100-sxm": [1979], "l4": [242], "rtx-4090": [661, 82.6], "rtx-30
 
 def test_every_entry_is_plausible_and_what_a_users_has_to_be():
     for name, entry in tomllib.loads((HARDWARE / "devices.toml").read_text()).items():
-        check_gpu(entry, f"devices.toml: {name}")
         gpu, is_old = gpu_catalogue()[name], name in BEFORE_AMPERE
+        # What the driver reports is within 8 % of what is sold, in GB of 10^9 bytes.
+        assert abs(gpu.memory_bytes / (gpu.memory_gb * 10**9) - 1) < 0.08
+        if name in MEMORY_ONLY:
+            kept = {"title", "memory_gb", "memory_mib", "tensor_dtype", "compute_capability"}
+            assert entry.keys() <= kept | {"source"}
+            assert ("bfloat16" in gpu.dtypes) is not is_old
+            continue
+        check_gpu(entry, f"devices.toml: {name}")
         assert gpu.name == name
         assert gpu.float32_tflops > 0, f"{name}: give its float32_tflops"
         assert 30 < gpu.tensor_tflops * 1000 / gpu.bandwidth_gb_s < 500
@@ -516,7 +527,8 @@ def test_every_entry_is_what_a_users_has_to_be(file):
 
 def test_every_gpu_has_every_kind_and_only_what_no_table_holds_is_assumed():
     for name, profile in all_profiles().items():
-        assert {kind for kind, _ in profile.kinds} == (set() if name in UNMEASURED else SHIPPED)
+        without = name in UNMEASURED | MEMORY_ONLY
+        assert {kind for kind, _ in profile.kinds} == (set() if without else SHIPPED)
         for (kind, _), fitted in profile.kinds.items():
             is_derived = kind == "movement" and fitted.gpu == "a100-80gb-sxm"
             assert fitted.assumed == bool(fitted.derived) == is_derived
@@ -658,7 +670,9 @@ def test_a_users_file_adds_a_gpu_in_the_format_of_the_shipped_ones(tmp_path):
     [("name = 3", "name must be"), ("name = ''", "name must be"),
      ("name = 'x'", "table \\[gpu\\]"), ("x", "not a device"),
      (GPU, "coefficients"), ('name = "mi300x"', "coefficients of gemm"),
-     (GPU + 'like = "h10"', "h100-sxm"), (GPU + "sm = 1", "unknown sm"),
+     (GPU + 'like = "h10"', "h100-sxm"), ('name = "rtx-3060"', "no rates in the catalogue"),
+     (GPU + 'like = "rtx-3060"', "gpu.like rtx-3060 has no kernel times"),
+     (GPU + "sm = 1", "unknown sm"),
      (GPU.replace("sms = 132\n", ""), "lacks sms"), (GPU.replace("132", "-1"), "gpu.sms"),
      (GPU + "[gemm.bf16]", "unknown type gemm.bf16"),
      (GPU + "[gemm.bfloat16]", "table of coefficients"),
@@ -973,16 +987,17 @@ def test_in_a_list_of_all_gpus_what_one_lacks_is_said(capsys):
     fp16 = ("--dtype", "fp16", *flash, "--format", "json", "--max-new-tokens", "2")
     _, out, err = run(capsys, "time", *fp16, "--runtime", "eager", "--concurrency", "1")
     names = {entry["gpu"] for entry in json.loads(out)["time"]}
-    assert names == {*gpu_catalogue()} - BEFORE_AMPERE - UNMEASURED
+    assert names == {*gpu_catalogue()} - BEFORE_AMPERE - UNMEASURED - MEMORY_ONLY
     assert err.count("left out: seconds are not predicted on ") == len(UNMEASURED)
-    assert err.count("use --use-flash-attn 0") == len(BEFORE_AMPERE)
+    assert err.count("use --use-flash-attn 0") == len(BEFORE_AMPERE - MEMORY_ONLY)
     assert run(capsys, "time", "v100", *fp16)[0] == 0
 
 
 @pytest.mark.parametrize(
     ("line", "named"),
-    [("fit gtx", "h100-sxm"), ("fit l4 --reserved 1", "--reserved 1"), ("fit --format xml", "xml"),
-     ("fit --dtype int4", "bfloat16"), ("devices gtx", "h100-sxm"), ("devices --format xml", "xml"),
+    [("fit gtx", "--memory-gb"), ("fit l4 --reserved 1", "--reserved 1"),
+     ("fit --format xml", "xml"), ("fit --dtype int4", "bfloat16"),
+     ("devices gtx", "--memory-gb"), ("devices --format xml", "xml"),
      ("devices --profile /none/there", "/none/there")],
 )  # fmt: skip
 def test_bad_input_gets_one_line_and_exit_code_2(capsys, line, named):

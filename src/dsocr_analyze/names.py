@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
+from os.path import commonprefix
 from typing import Final
 
 _CLOSE: Final = 0.6
@@ -35,6 +36,13 @@ def near_to(name: str, choices: Iterable[str], most: int = 3) -> tuple[str, ...]
         for each, ratio in zip(close, likeness, strict=True)
         if ratio > likeness[0] - _BEHIND
     )
+
+
+def is_slip(typed: str, meant: str) -> bool:
+    """Whether a character was added, left out, changed or swapped with its neighbour."""
+    start = len(commonprefix((typed, meant)))  # noqa: RUF071  # of characters
+    a, b = typed[start:], meant[start:]
+    return a[1:] == b or a == b[1:] or a[1:] == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
 
 
 def did_you_mean(

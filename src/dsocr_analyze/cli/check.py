@@ -73,6 +73,7 @@ def check(
         ),
     ] = None,
     trust_remote_code: bool = False,
+    profile: options.ProfileOption = None,
     update: Annotated[
         bool,
         options.option(
@@ -140,8 +141,9 @@ def _checked(context: typer.Context) -> ReadableCheck:
         for name, each in asked.items():
             announce(f"workload {name}", len(counted) / len(asked))
             counted[name] = _within(
-                each, _counted, path.parent, trusted, saved, revision, old.get(name), announce
-            )
+                each, _counted, path.parent, trusted, given["profile"], saved, revision,
+                old.get(name), announce,
+            )  # fmt: skip
     judged = [_within(each, judge, counted[name]) for name, each in asked.items()]
     context.obj.begin_writing()
     if given["update"]:
@@ -289,6 +291,7 @@ def _counted(
     workload: BudgetedWorkload,
     folder: Path,
     trust_remote_code: bool,
+    profiles: Sequence[Path] | None,
     saved: document.Report | None,
     revision: Revision | None,
     before: BudgetedWorkload | None,
@@ -303,7 +306,7 @@ def _counted(
     def announce_step(step: str) -> None:
         announce(f"workload {workload.name}: {step}")
 
-    report = _report(workload.options, folder, trust_remote_code, announce_step, engine)
+    report = _report(workload.options, folder, trust_remote_code, profiles, announce_step, engine)
     if revision is None:
         return Counted(report, saved, is_compared=saved is not None)
     asked = (before or workload).options
@@ -316,7 +319,9 @@ def _counted(
             revision.copy(path, Path(copied))
         here = Path(copied, _in_repository(revision, folder, "."))
         here.mkdir(parents=True, exist_ok=True)  # `..` in a path needs the folder that it leaves
-        old = _report(asked, here, trust_remote_code, announce_step, revision=revision.name)
+        old = _report(
+            asked, here, trust_remote_code, profiles, announce_step, revision=revision.name
+        )
     return Counted(report, old, is_compared=True, before=before)
 
 
@@ -324,6 +329,7 @@ def _report(
     asked: Options,
     folder: Path,
     trust_remote_code: bool,
+    profiles: Sequence[Path] | None,
     announce: Callable[[str], None],
     engine: str = "analytic",
     revision: str | None = None,
@@ -362,7 +368,8 @@ def _report(
         from dsocr_analyze.cli.time_requests import time_request
 
         # No corrections: they are kept per machine, and a check must be the same on every machine.
-        request = time_request(asked["gpu"], {**asked, "corrections": 0})
+        given = {**asked, "corrections": 0, "profile": profiles}
+        request = time_request(asked["gpu"], given)
     return Engine(
         directory, trust_remote_code=trust_remote_code, time=request,
         announced=lambda: nullcontext(announce),

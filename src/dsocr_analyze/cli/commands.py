@@ -220,7 +220,8 @@ def _meant(word: str) -> str:
             parse_page(word)
             return f"did you mean {_NAME} --page {word}? "
         try:
-            meant = f"time {catalogue_name(word, gpu_catalogue())}"
+            gpu = gpu_catalogue()[catalogue_name(word, gpu_catalogue())]
+            meant = f"{'time' if gpu.has_rates else 'fit'} {gpu.name}"
         except DeviceError:
             return names.did_you_mean(word, modes).replace("mean ", "mean --mode ", 1)
     return f"did you mean {_NAME} {meant}? "

@@ -1,13 +1,14 @@
 """`dsocr-analyze devices`, the GPUs and what is kept of them, and `fit`, what fits on them."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.analytic import ATTENTION_NAMES
-from dsocr_analyze.cli import exits, kept_files, options, page_options, printing, words
+from dsocr_analyze.cli import exits, help_text, kept_files, options, page_options, printing, words
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware import devices as catalogue, fit as fitting
@@ -18,6 +19,8 @@ from dsocr_analyze.report.opening import (
     opening_line,
     workload_document,
 )
+
+_MOST_GB: Final = 100_000
 
 
 def devices(
@@ -106,7 +109,16 @@ def fit(
     dtype: str = "bfloat16",
     use_flash_attn: int = 0,
     of_page: options.Added = page_options.OF_A_PAGE,
+    memory_gb: Annotated[
+        float | None,
+        options.option(
+            "GB",
+            "Memory of any other card, in GB of 10^9 bytes, instead of a GPU's name.",
+            group=help_text.PREDICTION,
+        ),
+    ] = None,
     reserved: float = 0.1,
+    profile: options.ProfileOption = None,
     output_format: str = "table",
     assumptions: bool = False,
     strict: bool = False,
@@ -119,7 +131,11 @@ def fit(
     prefill pass and that of the last decode step.
     """
     element, flash_attention = dtype_named(dtype), bool(use_flash_attn)
-    named = [catalogue.gpu_named(name) for name in options.gpu_names(gpu, named_gpus)]
+    known = {name: each.gpu for name, each in kept_files.gpu_profiles(profile).items()}
+    names = options.gpu_names(gpu, named_gpus)
+    named = [known[catalogue.catalogue_name(name, known)] for name in names]
+    if memory_gb is not None:
+        named = [_card(memory_gb, names)]
     for each in named:
         catalogue.check_features(each, element, flash_attention=flash_attention)
     directory = page_options.model_directory_from(
@@ -129,7 +145,7 @@ def fit(
     architecture, dimensions, workload, _ = Engine(directory).priced(asked)
     words.print_config_findings(context, directory, by_closed_forms=stages is None)
     words.warn(context, architecture.warnings_of(asked.workload))
-    gpus = named or [*catalogue.gpu_catalogue().values()]
+    gpus = named or [*known.values()]
     fits = [
         fitting.fit(each, architecture, dimensions, workload, dtype=element,
                     flash_attention=flash_attention, reserved=reserved)
@@ -155,3 +171,16 @@ def fit(
     ))  # fmt: skip
     if named and not all(each.fits for each in fits):
         raise typer.Exit(exits.NO)
+
+
+def _card(memory_gb: float, names: Sequence[str]) -> catalogue.Gpu:
+    """A card of which only the memory is known; raises WorkloadError."""
+    if names:
+        raise WorkloadError(
+            f"--memory-gb {memory_gb:g} is of a card without a name; leave it or {names[0]} out"
+        )
+    if not 0 < memory_gb <= _MOST_GB:
+        raise WorkloadError(
+            f"--memory-gb {memory_gb:g} is out of range; give a number above 0, at most {_MOST_GB}"
+        )
+    return catalogue.Gpu(f"{memory_gb:g}gb", f"a card of {memory_gb:g} GB", memory_gb=memory_gb)

@@ -93,6 +93,13 @@ def all_gpus() -> Iterable[str]:
     return gpu_catalogue()
 
 
+def rated_gpus() -> list[str]:
+    """Those whose rates are known."""
+    from dsocr_analyze.hardware.devices import gpu_catalogue
+
+    return [name for name, gpu in gpu_catalogue().items() if gpu.has_rates]
+
+
 def _noted(context: typer.Context, parameter: typer.CallbackParam, wanted: bool) -> None:
     """Answers `--version` and `--help-all`; notes a flag about how the command ends."""
     if wanted and parameter.name == "help_all":

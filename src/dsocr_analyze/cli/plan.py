@@ -119,7 +119,7 @@ def plan(
     if file is None and given["pages"] is None:
         raise WorkloadError("give --pages COUNT, or a FILE or FOLDER of pages")
     named = given["gpu"]
-    requested = time_requests.of_many_pages(context, named or [*options.all_gpus()])
+    requested = time_requests.of_many_pages(context, named or options.rated_gpus())
     directory = page_options.model_directory_from(
         model, arch, config, sliding_window=sliding_window
     )

@@ -75,7 +75,7 @@ def time(
     gpu: Annotated[
         list[str] | None,
         options.option(
-            "GPU", "GPUs, named as in `dsocr-analyze devices`. Default: all of them.",
+            "GPU", "GPUs, named as in `dsocr-analyze devices`. Default: all with known rates.",
             made=typer.Argument, completes=options.all_gpus, is_list=True,
         ),
     ] = None,
@@ -123,7 +123,7 @@ def time(
     asked = page_options.page_request(context.params, directory)
     words.warn(context, directory.architecture.warnings_of(asked.workload))
     gpus = options.gpu_names(gpu, context.params["named_gpus"])
-    request = request_from(context, gpus or [*options.all_gpus()], server=server)
+    request = request_from(context, gpus or options.rated_gpus(), server=server)
     if benchmarks:
         from dsocr_analyze.timing.server_benchmarks import comparison
 

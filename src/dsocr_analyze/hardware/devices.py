@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from dsocr_analyze.dtypes import FLOAT32, Dtype
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.names import did_you_mean
+from dsocr_analyze.names import did_you_mean, is_slip
 
 _FLASH_CAPABILITY: Final = 8.0
 _FLASH_TARGETS: Final = ("gfx90a", "gfx942", "gfx950")
@@ -28,6 +28,8 @@ class Gpu:
         name: Its name in the catalogue.
         title: Its name for readers.
         tensor_tflops: Dense rate of products in `tensor_dtype`, TFLOP/s.
+        memory_gb: Memory as sold, GB.
+        memory_mib: Memory as the driver reports it, MiB.
         tensor_dtype: A GPU with float16 has no bfloat16.
         weak: Figures that are poorly sourced.
         sms: Streaming multiprocessors (compute units).
@@ -40,10 +42,11 @@ class Gpu:
 
     name: str
     title: str
-    tensor_tflops: float
-    bandwidth_gb_s: float
-    memory_gb: int
-    source: str
+    tensor_tflops: float = 0
+    bandwidth_gb_s: float = 0
+    memory_gb: float = 0
+    source: str = ""
+    memory_mib: int = 0
     tensor_dtype: str = "bfloat16"
     weak: str = ""
     sms: int = 0
@@ -89,9 +92,20 @@ class Gpu:
         return self.tensor_tflops * 1e12 / (self.bandwidth_gb_s * 1e9)
 
     @property
+    def has_rates(self) -> bool:
+        """Whether more than its memory is known."""
+        return self.tensor_tflops > 0
+
+    @property
+    def unmeasured(self) -> str:
+        """Why there are no kernel times of it, if there are none."""
+        known = "no measured kernel times cover it"
+        return known if self.has_rates else "only its memory is known"
+
+    @property
     def memory_bytes(self) -> int:
-        """Bytes of memory as sold."""
-        return self.memory_gb * 10**9
+        """Bytes of memory: as the driver reports it if that is known, else as sold."""
+        return self.memory_mib << 20 or round(self.memory_gb * 10**9)
 
 
 @cache
@@ -103,10 +117,10 @@ def gpu_catalogue() -> dict[str, Gpu]:
 
 @cache
 def gpu_aliases() -> dict[str, str]:
-    """Catalogue names by alias, as `_plain_name` spells it."""
+    """Catalogue names by alias, as `_spelled` spells it."""
     text = resources.files(__package__).joinpath("aliases.toml").read_text(encoding="utf-8")
     return {
-        _plain_name(alias): name
+        _spelled(alias): name
         for table in tomllib.loads(text).values()
         for alias, name in table.items()
     }
@@ -114,12 +128,22 @@ def gpu_aliases() -> dict[str, str]:
 
 def catalogue_name(name: str, known: Mapping[str, object]) -> str:
     """The key of `known` that a name or alias means; raises DeviceError if there is none."""
-    plain = _plain_name(name)
-    found = plain if plain in known else gpu_aliases().get(plain, "")
-    if found in known:
+    typed = _spelled(name)
+    meant = {alias: each for alias, each in gpu_aliases().items() if each in known}
+    meant |= {_spelled(each): each for each in known}
+    joined = {spelled.replace("-", ""): each for spelled, each in meant.items()}
+    plain = typed.replace("-", "")
+    if found := joined.get(plain, joined.get(f"rtx{plain}")):
         return found
-    aliases = {alias: meant for alias, meant in gpu_aliases().items() if meant in known}
-    near = did_you_mean(plain, known, aliases).rstrip() or f"there are {', '.join(known)}"
+    near = did_you_mean(typed, (), dict(_like(typed, meant))).rstrip()
+    memory = _MEMORY.fullmatch(plain)
+    if not near:
+        near = (
+            f"for a card of that memory, use dsocr-analyze fit --memory-gb {memory[1]}"
+            if memory
+            else "dsocr-analyze devices lists all; for any other card, use dsocr-analyze fit"
+            " --memory-gb GB, or give a profile of it"
+        )
     raise DeviceError(f"no GPU {name!r} in the catalogue; {near}")
 
 
@@ -129,9 +153,48 @@ def gpu_named(name: str) -> Gpu:
     return catalogue[catalogue_name(name, catalogue)]
 
 
-def _plain_name(name: str) -> str:
-    """Lower case, with one hyphen for any spaces, underscores and hyphens."""
-    return re.sub(r"[\s_-]+", "-", name.strip()).lower()
+_MAKERS: Final = re.compile(r"(?:(?:nvidia|geforce|tesla|amd|instinct|intel)-?)+")
+_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)g(?:i?b)?")
+_MODEL: Final = re.compile(r"(?P<letters>[a-z-]*)(?P<number>\d+)")
+
+
+def _spelled(name: str) -> str:
+    """Lower case, without makers, with one hyphen for what separates letters and digits."""
+    return _MAKERS.sub("", re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-"))
+
+
+def _model(spelled: str) -> tuple[str, str]:
+    """The letters before a model's number, and this; empty if there is none."""
+    found = _MODEL.match(spelled)
+    return (found["letters"].replace("-", ""), found["number"]) if found else ("", "")
+
+
+def _like(typed: str, meant: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The spelled names that a typed one may be a slip of: those of its family of cards.
+
+    A family has its letters, of which three or more may have a slip, and its first digit. Other
+    numbers are other cards, as H800 is no H100: a slip changes the last digit, swaps two, leaves
+    one out, or adds one unless cards of these letters have as many, as RTX A1000 is no A100.
+    """
+    models = {name: _model(name) for name in meant}
+    letters, number = _model(typed)
+    every = {each for each, _ in models.values()}
+    same = {letters, f"rtx{letters}"} & every or {
+        each for each in every if len(each) > 2 and is_slip(letters, each)
+    }
+    family = {name: digits for name, (each, digits) in models.items() if each in same}
+    lengths = {len(each) for each in family.values()}
+    for name, each in family.items() if number else ():
+        longer = len(number) - len(each)
+        is_near = (
+            len(each) > 2
+            and each[0] == number[0]
+            and is_slip(number, each)
+            and (longer <= 0 or len(number) not in lengths)
+            and (longer or each[:-1] == number[:-1] or sorted(each) == sorted(number))
+        )
+        if each == number or is_near:
+            yield name, meant[name]
 
 
 # --- what a GPU lacks ------------------------------------------------------------------------

@@ -167,8 +167,9 @@ def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> 
     )  # fmt: skip
     _check(table, ["source", "licence", "system"], f"{file}: ", "a string", _is_text, "")
     name: str = table["name"]
-    if "gpu" not in table and name not in known:
-        raise DeviceError(f"{file}: {name} is not in the catalogue, so give a table [gpu]")
+    if "gpu" not in table and (name not in known or not known[name].gpu.has_rates):
+        lacking = "has no rates" if name in known else "is not"
+        raise DeviceError(f"{file}: {name} {lacking} in the catalogue, so give a table [gpu]")
     if "gpu" in table:
         check_gpu(table["gpu"], f"{file}: gpu")
         gpu = Gpu(name=name, **table["gpu"])
@@ -184,6 +185,8 @@ def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> 
     base = known[catalogue_name(gpu.like, known)] if gpu.like else None
     if not any(kinds.values()) and (base is None or "gpu" not in table):
         raise DeviceError(f"{file}: give coefficients of {', '.join(COEFFICIENTS)}, or gpu.like")
+    if base is not None and not base.kinds:
+        raise DeviceError(f"{file}: gpu.like {gpu.like} has no kernel times; name a GPU that has")
     return _profile(gpu, {"source": str(file), **table}, kinds, base)
 
 

@@ -139,7 +139,7 @@ class Device:
         """
         if not self.kinds and self.cpu is None:
             raise DeviceError(
-                f"seconds are not predicted on {self.gpu.title}: no measured kernel times cover it;"
+                f"seconds are not predicted on {self.gpu.title}: {self.gpu.unmeasured};"
                 " give a profile of it, or use fit, which needs none"
             )
         if weights_dtype is not None and kind not in WEIGHT_ONLY_ERROR:

@@ -92,12 +92,13 @@ class DeviceEntry(Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its name in the catalogue.
         title: Its name for readers.
-        tensor_tflops: Dense TFLOP/s of `tensor_dtype` products.
+        tensor_tflops: Dense TFLOP/s of `tensor_dtype` products; null if only the memory is known.
         tensor_dtype: The data type of that rate.
         float8_tflops: Dense float8 TFLOP/s; null if unsupported.
         int8_tops: Dense int8 TOP/s; null if unsupported.
-        bandwidth_gb_s: Memory bandwidth, GB/s.
+        bandwidth_gb_s: Memory bandwidth, GB/s; null if only the memory is known.
         memory_gb: Memory as sold, GB.
+        memory_mib: Memory as the driver reports it, MiB; null if that is not known.
         compute_capability: NVIDIA's; else null.
         rocm_target: AMD's; else null.
         sms: Streaming multiprocessors or compute units.
@@ -111,12 +112,13 @@ class DeviceEntry(Struct, frozen=True, kw_only=True):
 
     name: str
     title: str
-    tensor_tflops: float
+    tensor_tflops: float | None
     tensor_dtype: str
     float8_tflops: float | None
     int8_tops: float | None
-    bandwidth_gb_s: float
+    bandwidth_gb_s: float | None
     memory_gb: float
+    memory_mib: int | None
     compute_capability: float | None
     rocm_target: str | None
     sms: int
@@ -154,12 +156,13 @@ def device_entry(profile: Device) -> DeviceEntry:
     return DeviceEntry(
         name=gpu.name,
         title=gpu.title,
-        tensor_tflops=gpu.tensor_tflops,
+        tensor_tflops=gpu.tensor_tflops or None,
         tensor_dtype=gpu.tensor_dtype,
         float8_tflops=gpu.float8_tflops or None,
         int8_tops=gpu.int8_tops or None,
-        bandwidth_gb_s=gpu.bandwidth_gb_s,
+        bandwidth_gb_s=gpu.bandwidth_gb_s or None,
         memory_gb=gpu.memory_gb,
+        memory_mib=gpu.memory_mib or None,
         compute_capability=gpu.compute_capability or None,
         rocm_target=gpu.rocm_target or None,
         sms=gpu.sms,
@@ -167,7 +170,7 @@ def device_entry(profile: Device) -> DeviceEntry:
         source=gpu.source,
         weak=gpu.weak,
         profile=ProfileSource(
-            source=profile.source or "no measured kernel times cover it",
+            source=profile.source or profile.gpu.unmeasured,
             licence=profile.licence,
             extrapolated=profile.extrapolated,
         ),
@@ -210,9 +213,9 @@ def devices_table(document: DevicesDocument) -> Table:
         " ? assumed, not measured",
         ("name", "TFLOP/s", "float8", "GB/s", "GB", *_KINDS),
         tuple(
-            (each.name, f"{each.tensor_tflops:g}",
-             f"{each.float8_tflops:g}" if each.float8_tflops else "-",
-             f"{each.bandwidth_gb_s:g}", f"{each.memory_gb:g}", *_errors(each))
+            (each.name, *("-" if figure is None else f"{figure:g}" for figure in (
+                each.tensor_tflops, each.float8_tflops, each.bandwidth_gb_s, each.memory_gb,
+            )), *_errors(each))
             for each in document.devices
         ),
     )  # fmt: skip

@@ -149,7 +149,7 @@ def _without_modules(report: Report) -> Report:
 def roofs_of(profiles: Iterable[Device], dtype: str, first: Iterable[str] = ()) -> list[Contents]:
     """Peaks of GPUs that support a data type, those named `first` in that order.
 
-    Matrix products are dense, memory as sold; `vector_flops_per_second` is fp32 outside the matrix
+    Matrix products are dense; `vector_flops_per_second` is fp32 outside the matrix
     units; `measured` says whether kernel times are the GPU's own, or None without any.
     """
     places = {name: place for place, name in enumerate(first)}
@@ -168,7 +168,7 @@ def roofs_of(profiles: Iterable[Device], dtype: str, first: Iterable[str] = ()) 
         }
         for profile in profiles
         for gpu in [profile.gpu]
-        if (gpu.float32_tflops > 0 if dtype == "float32" else dtype in gpu.dtypes)
+        if (gpu.float32_tflops > 0 if dtype == "float32" else gpu.has_rates and dtype in gpu.dtypes)
     ]
     return sorted(found, key=lambda roof: places.get(str(roof["gpu"]), len(places)))
 
