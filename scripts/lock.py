@@ -20,6 +20,7 @@ OLDEST_PYTHON = "3.11.5"  # pymdown-extensions asks for it
 LOCKS = {
     "audit.txt": ("--group", "audit"),
     "build.txt": ("--group", "build"),
+    "base.txt": ("pyproject.toml",),
     "analyze.txt": ("pyproject.toml", "--extra", "vendor"),
     "dev.txt": ("pyproject.toml", "--extra", "vendor", "--extra", "dev", "--extra", "profiles"),
     "newest.txt": ("pyproject.toml", "--extra", "test"),

@@ -28,7 +28,7 @@ FOUNDATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ("interruption", "forking"),
     ("errors", "escaping"),
     ("input_files", "output_files"),
-    ("names", "toml_table"),
+    ("names", "toml_table", "extras"),
     ("version",),
     ("dtypes",),
     ("kernels",),

@@ -24,7 +24,7 @@ from sampling import first, sampled
 from dsocr_analyze.model.loading import VENDOR_TRANSFORMERS
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCKS = ("analyze", "audit", "build", "dev", "newest")
+LOCKS = ("analyze", "audit", "base", "build", "dev", "newest")
 
 
 def read(name: str) -> str:
@@ -297,7 +297,7 @@ def test_the_main_job_has_the_versions_of_the_tests():
 
 
 def test_the_newest_environment_has_what_the_package_accepts_and_the_vendor_does_not():
-    needed = pyproject()["project"]["dependencies"]
+    needed = pyproject()["project"]["optional-dependencies"]["trace"]
     newest = pins("newest")
     for name in ("transformers", "tokenizers"):
         assert bounds(needed, name).contains(version_of(newest[name]))

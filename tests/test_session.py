@@ -21,9 +21,15 @@ from write_schema import schemas
 import dsocr_analyze
 from dsocr_analyze import DeepSeekOCRSession, analyze, compare, plan_workload, sweep_workloads
 from dsocr_analyze.architectures import DEFAULT, PageRequest
-from dsocr_analyze.errors import AnalyzeError, DeviceError, FormatError, PageError, WorkloadError
+from dsocr_analyze.errors import (
+    AnalyzeError,
+    DeviceError,
+    ExtraError,
+    FormatError,
+    PageError,
+    WorkloadError,
+)
 from dsocr_analyze.kernels import Elements, Kernel, Work
-from dsocr_analyze.report import opening
 from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.session import parse_device
 from dsocr_analyze.trace import operators, recorder
@@ -258,9 +264,9 @@ def test_figures_are_attributes_and_tables_add_up_to_the_stages(gundam):
 def test_another_grouping_is_refused_and_without_pandas_the_extra_named(gundam, monkeypatch):
     with pytest.raises(FormatError, match="give stage, module, operator"):
         gundam.to_pandas(by="layer")
-    monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for without_pandas in (gundam, sweep_workloads()):
-        with pytest.raises(FormatError, match=r"pip install 'dsocr-analyze\[pandas\]'"):
+        with pytest.raises(ExtraError, match=r"pip install 'dsocr-analyze\[pandas\]'"):
             without_pandas.to_pandas()
 
 

@@ -43,6 +43,9 @@ _PLACES = {
     "plan_workload": ("dsocr_analyze.architectures", "plan_workload"),
 }
 
+_RUNNING = frozenset({"DeepSeekOCRSession"})
+"""Names whose modules import torch."""
+
 
 def __getattr__(name: str) -> Any:
     import importlib
@@ -53,5 +56,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
     from dsocr_analyze.forking import importing
 
+    if name in _RUNNING:
+        from dsocr_analyze.extras import require_trace
+
+        require_trace()
     with importing():
         return getattr(importlib.import_module(module), attribute)

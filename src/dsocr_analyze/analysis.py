@@ -22,7 +22,8 @@ from dsocr_analyze.architectures import (
     architecture_named,
 )
 from dsocr_analyze.dtypes import dtype_named
-from dsocr_analyze.errors import AnalyzeError, DeviceError, WorkloadError
+from dsocr_analyze.errors import AnalyzeError, DeviceError, ExtraError, WorkloadError
+from dsocr_analyze.extras import require_trace
 from dsocr_analyze.forking import importing
 from dsocr_analyze.interruption import deferred
 from dsocr_analyze.model.directory import ModelDirectory
@@ -161,8 +162,10 @@ def start_torch() -> None:
     """Imports torch with interrupts held back, since one would abort the process.
 
     Raises:
+        ExtraError: What runs models is not installed, or torch is broken.
         AnalyzeError: The current folder was removed, which would abort the process, too.
     """
+    require_trace()
     try:
         Path.cwd()
     except OSError:
@@ -173,9 +176,24 @@ def start_torch() -> None:
     try:
         with deferred(), importing():
             import torch  # noqa: F401  # for later imports
+    except (ImportError, OSError) as error:
+        raise ExtraError(f"torch is installed, but cannot be imported: {error}") from error
     finally:
         if not is_chosen:
             del os.environ[level]
+
+
+def usual_engine(*, is_run: bool) -> tuple[str, str]:
+    """The engine if none is named, and why that is not the trace.
+
+    Without the extra `trace`, closed forms count a page, unless a model `is_run` on request.
+    """
+    try:
+        require_trace()
+    except ExtraError as error:
+        if not is_run:
+            return "analytic", f"closed forms are evaluated instead of a trace: {error}"
+    return "trace", ""
 
 
 def analyze(
@@ -193,7 +211,7 @@ def analyze(
     prompt_pages: int | None = None,
     architecture: str | None = None,
     model: str | Path | None = None,
-    engine: Literal["trace", "analytic"] = "trace",
+    engine: Literal["trace", "analytic"] | None = None,
     dtype: str = "bfloat16",
     flash_attention: bool = False,
     trust_remote_code: bool = False,
@@ -218,7 +236,8 @@ def analyze(
         architecture: Whose built-in reference is counted. Default: `"deepseek-ocr"`.
         model: A model directory, instead of `architecture`.
         engine: `"trace"` runs the model and compares it with the closed forms, which `"analytic"`
-            evaluates alone, without torch.
+            evaluates alone, without torch. Default: trace, or analytic where the extra `trace` is
+            not installed and `trust_remote_code` is not set; `metadata.engine` says which.
         dtype: Of weights and activations: `"bfloat16"`, `"float16"` or `"float32"`.
         flash_attention: FlashAttention-2 in the decoder instead of eager attention.
         trust_remote_code: Execute the directory's Python files without a trust record.
@@ -231,7 +250,8 @@ def analyze(
         architecture=directory.architecture, page=page, image=image, mode=mode,
         base_size=base_size, image_size=image_size, crop_mode=crop_mode, text_tokens=text_tokens,
         seq_len=seq_len, batch_size=batch_size, max_new_tokens=max_new_tokens,
-        prompt_pages=prompt_pages, dtype=dtype, flash_attention=flash_attention, engine=engine,
+        prompt_pages=prompt_pages, dtype=dtype, flash_attention=flash_attention,
+        engine=engine or usual_engine(is_run=trust_remote_code)[0],
     )  # fmt: skip
     return Engine(directory, trust_remote_code=trust_remote_code).report(asked)
 

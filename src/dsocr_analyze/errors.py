@@ -76,6 +76,10 @@ class FormatError(AnalyzeError):
     """An unknown or impossible output format."""
 
 
+class ExtraError(AnalyzeError, ImportError):
+    """A package that is not installed or cannot be imported; an ImportError, too."""
+
+
 class StrictError(AnalyzeError):
     """A warning that is treated as an error."""
 

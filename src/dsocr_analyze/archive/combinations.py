@@ -17,7 +17,7 @@ from dsocr_analyze.archive import axes, evaluate
 from dsocr_analyze.archive.setting import CountedModel, CountOpening, Setting, settings_of
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.report.opening import require_extra
+from dsocr_analyze.extras import require_extra
 from dsocr_analyze.workload import BOUNDS, Mode
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class SweepRows:
         """The rows as a pandas table. Needs the extra `pandas`.
 
         Raises:
-            FormatError: pandas is not installed.
+            ExtraError: pandas is not installed.
         """
         require_extra("a table", "pandas", "pandas")
         return self.table.to_pandas()

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dsocr_analyze import input_files, interruption, names, output_files
-from dsocr_analyze.analysis import Engine
+from dsocr_analyze.analysis import Engine, usual_engine
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, PageRequest
 from dsocr_analyze.cli import help_text, options, page_options, printing, streams, words
 from dsocr_analyze.errors import ConfigError, DeviceError, PageError, WorkloadError
@@ -248,7 +248,7 @@ def analyze(
     dtype: str = "bfloat16",
     use_flash_attn: int = 0,
     of_page: options.Added = page_options.OF_A_PAGE,
-    engine: str = "trace",
+    engine: Annotated[str | None, "usual_engine"] = None,
     output: Annotated[Path, "reports"] = _DEFAULT_OUTPUT,
     output_format: str = "table",
     full: bool = False,
@@ -268,6 +268,11 @@ def analyze(
                     " command"
                 )
         return
+    untraced = ""
+    if engine is None:
+        is_run = trust_remote_code or device != "meta" or stages is not None
+        engine, untraced = usual_engine(is_run=is_run)
+        context.params["engine"] = engine
     if engine == "analytic" and device != "meta":
         raise DeviceError(f"--engine analytic runs nothing; leave out --device {device}")
     # The analytic engine reads the directory's config without executing its code.
@@ -295,6 +300,8 @@ def analyze(
         context, report, ReadableReport(report, written, full, ": --full", page), files=files
     )
     words.note_untraceable(context, directory)
+    if untraced:
+        words.note(context, f"note: {untraced}")
     words.warn(context, report.warnings)
 
 

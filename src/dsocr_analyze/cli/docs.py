@@ -18,6 +18,7 @@ from dsocr_analyze.cli import (
     words,
 )
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.extras import require_trace
 from dsocr_analyze.model.directory import ModelDirectory
 
 
@@ -43,14 +44,14 @@ def docs(
 ) -> None:  # fmt: skip
     """Compute the figures, formulas and tables of the documentation.
 
-    The pages are Markdown, and people edit them; computed parts stand between invisible markers and
-    are filled in place. With --output, the pages go into another folder, with --arch or --config
-    for that model alone.
+    The pages are Markdown that people edit; computed parts, between invisible markers, are filled
+    in place. With --output, all pages go into a folder, with --arch or --config for one model.
     """
     if output is None and (arch is not None or config is not None):
         raise WorkloadError("pages for another model need a folder")
     if output is not None and check:
         raise WorkloadError("--check is about the pages in place")
+    require_trace()
     architecture = values = None  # all of them, and the published config
     if arch is not None or config is not None:
         directory = page_options.model_directory_from(

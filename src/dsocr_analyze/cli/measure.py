@@ -10,6 +10,7 @@ from dsocr_analyze import analysis
 from dsocr_analyze.architectures import RELATIVES
 from dsocr_analyze.cli import help_text, kept_files, options, page_options, printing, streams, words
 from dsocr_analyze.errors import DeviceError, ModelDirectoryError, WorkloadError
+from dsocr_analyze.extras import require_trace
 from dsocr_analyze.hardware.profile import cpu_profile_text
 from dsocr_analyze.input_files import is_regular, own_folder_to_write
 from dsocr_analyze.measuring import calibration_needs as needs
@@ -59,6 +60,7 @@ def calibrate(
     least, most = needs.LEAST_SECONDS, needs.MOST_SECONDS
     if not least <= seconds <= most:
         raise WorkloadError(f"--seconds {seconds:g} is out of range; give {least:g} to {most:g}")
+    require_trace()
     memory = needs.checked_memory(seconds)
     words.note(context, f"calibration of cpu takes about {seconds:g} s, up to {memory}")
     ends, has_passes = began + seconds, needs.has_passes(seconds)

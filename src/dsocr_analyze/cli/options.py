@@ -30,6 +30,7 @@ _WINDOW: Final = (
     "Whether decode steps use the model's sliding window, as its infer() does; unlimited-ocr only."
     " Default: 1."
 )
+_ENGINE: Final = "Run the model under hooks, or only evaluate closed forms, without torch."
 _CONFIG: Final = "config.json to use instead of the directory's own."
 _FEWER_BITS: Final = ("bf16", "fp8", "int8", "int4")
 
@@ -174,9 +175,10 @@ SHARED: Final[Mapping[str, Any]] = {
     ),
     "use_flash_attn": option(SWITCH, _ATTENTION, callback=switch, group=Seldom(MODEL)),
     "sliding_window": option(SWITCH, _WINDOW, callback=switch, group=Seldom(MODEL)),
-    "engine": option(
+    "engine": option(architectures.ENGINES, _ENGINE, callback=in_any_case, group=MODEL),
+    "usual_engine": option(
         architectures.ENGINES,
-        "Run the model under hooks, or only evaluate closed forms, without torch.",
+        f"{_ENGINE} Default: trace; without the extra 'trace', analytic.",
         callback=in_any_case, group=MODEL,
     ),
     "mode": option(

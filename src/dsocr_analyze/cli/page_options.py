@@ -14,6 +14,7 @@ from dsocr_analyze import architectures, input_files
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.cli import options, streams
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
+from dsocr_analyze.extras import require_extra
 from dsocr_analyze.model.directory import (
     ModelDirectory,
     named_tokenizer_failures,
@@ -214,6 +215,7 @@ def page_request(
         WorkloadError: Options contradict each other.
         PageError: The image's size cannot be determined.
         ModelDirectoryError: There is no tokenizer for the prompt.
+        ExtraError: What reads one is not installed.
     """
     values = {
         "engine": "analytic",
@@ -257,6 +259,7 @@ def _text_tokens_of(prompt: str, directory: ModelDirectory) -> int:
         raise ModelDirectoryError(
             f"--prompt needs {str(file)!r}, which does not exist; give --text-tokens instead"
         )
+    require_extra("--prompt", "trace", "tokenizers")
     import tokenizers
 
     content = read_tokenizer_file(file)

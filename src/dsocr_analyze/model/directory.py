@@ -28,6 +28,7 @@ from dsocr_analyze.architectures.config_file import (
 )
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError
 from dsocr_analyze.escaping import shown
+from dsocr_analyze.extras import require_trace
 from dsocr_analyze.figures import Model
 from dsocr_analyze.input_files import (
     CODE_BYTES,
@@ -172,7 +173,11 @@ class ModelDirectory:
 
     @property
     def untraceable(self) -> str:
-        """Why the installed transformers cannot trace it; empty if it can."""
+        """Why the installed transformers cannot trace it; empty if it can.
+
+        Raises ExtraError if no model can be run here.
+        """
+        require_trace()
         known = self.of_transformers
         if known is None or known.least_transformers is None:
             return ""

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dsocr_analyze.errors import FormatError
 from dsocr_analyze.escaping import visible, visible_lines
+from dsocr_analyze.extras import require_extra
 from dsocr_analyze.interruption import held
 from dsocr_analyze.output_files import replacing
-from dsocr_analyze.report.opening import require_extra
 from dsocr_analyze.report.table import percent_text, ratio_text, shortened
 
 if TYPE_CHECKING:
@@ -59,14 +59,17 @@ HATCHES: Final = ("", "///", "---", "\\\\\\", "xx", "|||", "++", "//", "\\\\--",
 
 
 def picture_format(path: Path) -> str:
-    """A picture's format by its name; FormatError for another one, or without matplotlib."""
+    """A picture's format by its name.
+
+    Raises FormatError for another one, and ExtraError without matplotlib.
+    """
     kind = _FORMATS.get(path.suffix.lower())
     if kind is None:
         raise FormatError(
             f"cannot tell the format of picture {str(path)!r}; give a name that ends in "
             f"{' or '.join(_FORMATS)}"
         )
-    require_extra("a picture", "matplotlib", "plot")
+    require_extra("a picture", "plot", "matplotlib")
     return kind
 
 

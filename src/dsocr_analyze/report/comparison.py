@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from msgspec import Struct
 
 from dsocr_analyze.architectures.accuracy import Benchmark
+from dsocr_analyze.extras import require_extra
 from dsocr_analyze.figures import Model
 from dsocr_analyze.report import table, tables, time_tables
 from dsocr_analyze.report.document import Report
@@ -23,7 +24,6 @@ from dsocr_analyze.report.opening import (
     Options,
     Workload,
     opening_line,
-    require_extra,
 )
 from dsocr_analyze.timing import TimeEntry
 
@@ -244,7 +244,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True, omit_defaults=True)
         Columns are `key`, `quantity`, `unit`, and one named after each report.
 
         Raises:
-            FormatError: pandas is not installed.
+            ExtraError: pandas is not installed.
         """
         require_extra("a table", "pandas", "pandas")
         import pandas as pd

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct, field, structs
 from dsocr_analyze import kernels
 from dsocr_analyze.agreement import Agreement
 from dsocr_analyze.errors import FormatError
+from dsocr_analyze.extras import require_extra
 from dsocr_analyze.figures import (
     Count,
     Counts,
@@ -33,7 +34,6 @@ from dsocr_analyze.report.opening import (
     SCHEMA_VERSION,
     Positive,
     Workload,
-    require_extra,
     workload_document,
 )
 from dsocr_analyze.report.table import counted
@@ -314,7 +314,8 @@ class Report(Struct, frozen=True, kw_only=True):
                 columns `own_...`, without; or per `operator`, with FLOPs and family.
 
         Raises:
-            FormatError: `by` is none of these, or pandas is not installed.
+            FormatError: `by` is none of these.
+            ExtraError: pandas is not installed.
         """
         if by not in get_args(Grouping):
             raise FormatError(f"by={by!r} is unknown; give {', '.join(get_args(Grouping))}")

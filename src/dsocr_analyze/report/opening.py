@@ -1,13 +1,11 @@
 """What documents share: their first keys and their JSON."""
 
-import importlib.util
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from dsocr_analyze.errors import FormatError
 from dsocr_analyze.escaping import as_json
 from dsocr_analyze.figures import Count, Model
 from dsocr_analyze.workload import AnyWorkload
@@ -213,12 +211,3 @@ def _dump(value: Any, depth: int) -> str:
     opening, closing = "{}" if isinstance(value, dict) else "[]"
     indent = "\n" + "  " * depth
     return f"{opening}{indent}  " + f",{indent}  ".join(lines) + f"{indent}{closing}"
-
-
-def require_extra(what: str, package: str, extra: str) -> None:
-    """Raises FormatError if a package of an extra, which `what` needs, is missing."""
-    if importlib.util.find_spec(package) is None:
-        raise FormatError(
-            f"{what} needs {package}, the optional extra {extra!r}; install it with pip install"
-            f" 'dsocr-analyze[{extra}]'"
-        )

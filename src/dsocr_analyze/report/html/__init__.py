@@ -16,11 +16,11 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from dsocr_analyze.escaping import visible
+from dsocr_analyze.extras import require_extra
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.report.comparison import ComparisonDocument, merged
 from dsocr_analyze.report.document import Module, Report
 from dsocr_analyze.report.markdown import mode_name
-from dsocr_analyze.report.opening import require_extra
 from dsocr_analyze.report.tables import (
     OUTSIDE,
     PALETTE,
@@ -177,12 +177,12 @@ def roofs_of(profiles: Iterable[Device], dtype: str, first: Iterable[str] = ()) 
 
 
 def refuse_without_plotly() -> None:
-    """Raises FormatError if plotly is missing; called before any work."""
-    require_extra("an HTML report", "plotly", "html")
+    """Raises ExtraError if plotly is missing; called before any work."""
+    require_extra("an HTML report", "html", "plotly")
 
 
 def render_html(contents: Contents) -> str:
-    """The page; raises FormatError if plotly is missing."""
+    """The page; raises ExtraError if plotly is missing."""
     refuse_without_plotly()
     from plotly.offline import get_plotlyjs
 
