@@ -42,6 +42,7 @@ from dsocr_analyze.measuring.passes import Protocol, measure_page, predicted_pag
 from dsocr_analyze.measuring.samples import MeasuredKernel
 from dsocr_analyze.model.forward import running_unwatched
 from dsocr_analyze.model.torch_calls import DispatchMode
+from dsocr_analyze.report.table import seconds_text
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.runtimes import EAGER
@@ -672,8 +673,18 @@ def test_measure_says_what_it_measured(measure, tmp_path):
         assert each["fastest"] == min(one, two) > 0
         assert each["median"] == (one + two) / 2
         assert each["spread"] == pytest.approx(abs(one - two) / each["median"])
-    *parts, _, whole, _ = (each["samples"] for each in found)
+    *parts, step, whole, _ = (each["samples"] for each in found)
     assert whole == pytest.approx([*map(sum, zip(*parts, strict=True))])
+    # The page is the prefill pass and a step for each further token; nothing predicts it here.
+    page, steps = document["page"], document["workload"]["max_new_tokens"] - 1
+    assert page["samples"] == pytest.approx(
+        [w + steps * s for w, s in zip(whole, step, strict=True)]
+    )
+    assert (page["predicted"], page["error"], steps > 0) == (None, None, True)
+    assert text.startswith(
+        f"A page: {seconds_text(page['fastest'])} measured: its prefill pass and {steps:,} decode"
+        " steps, without preprocessing\n"
+    )
     peak = document["peak"]
     assert peak["besides"] == peak["measured"] - peak["predicted"]
     assert peak["measured"] == pytest.approx(peak["predicted"], rel=0.05)
@@ -688,9 +699,13 @@ def test_measure_takes_a_profile_of_this_device(measure, profile, profile_file):
     )
     jsonschema.validate(document, schemas()["schema-measure.json"])
     assert (document["profile"], document["autocast"]) == (profile.source, True)
-    for each in document["stages"].values():
+    for each in (*document["stages"].values(), document["page"]):
         assert each["error"] == pytest.approx(each["predicted"] / each["fastest"] - 1)
+    steps = document["workload"]["max_new_tokens"] - 1
+    *parts, step = (each["predicted"] for each in document["stages"].values())
+    assert document["page"]["predicted"] == pytest.approx(sum(parts) + steps * step)
     # Without the type it predicts nothing, and measures; one token has no decode stage.
+    assert other["page"]["samples"] == other["prefill"]["samples"]
     assert list(other["stages"]) == ["sam", "clip", "projector", "prefill"]
     assert "in float16; use --dtype bfloat16 or float32" in other["unpredicted"]
     predicted = {each["predicted"] for each in other["stages"].values()}

@@ -135,8 +135,10 @@ def measurement(
             assumptions.estimated_preprocessing(architecture, workload),
         )
     seconds = {name: float(span.seconds) for name, span in page.stages.items()}
-    decode = None if architecture.decode is None else architecture.decode.name
+    decode = "" if architecture.decode is None else architecture.decode.name
     whole = sum(each for name, each in seconds.items() if name != decode)
+    steps = max(0, workload.max_new_tokens - 1) if decode in found.stages else 0
+    of_steps = found.stages[decode] if steps else [0.0] * protocol.repeats
     return measured.Measurement(
         schema_version=opening.SCHEMA_VERSION,
         command="measure",
@@ -160,6 +162,10 @@ def measurement(
         unpredicted=unpredicted,
         stages={name: compared(each, seconds.get(name)) for name, each in found.stages.items()},
         prefill=compared(found.prefill, whole if seconds else None),
+        page=compared(
+            [first + steps * each for first, each in zip(found.prefill, of_steps, strict=True)],
+            whole + steps * seconds.get(decode, 0.0) if seconds else None,
+        ),
         reference=compared(found.reference),
         preprocessing=prepared,
         peak=measured.MeasuredBytes(
@@ -195,7 +201,7 @@ def _predicted(
 def measurement_said(found: measured.Measurement) -> printing.Said:
     """What a reader sees of a measurement."""
     return printing.Said(
-        f"Measured: {opening.model_text(found.model)}, {found.dtype}, {found.attention} attention",
+        measured.measurement_headline(found),
         measured.measurement_tables(found),
         [printing.Lines("Notes", measured.measurement_notes(found), before="")],
     )

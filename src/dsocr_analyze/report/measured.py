@@ -13,7 +13,14 @@ from msgspec import Meta, Struct
 from dsocr_analyze.escaping import as_markdown, visible_lines
 from dsocr_analyze.figures import Count, Share
 from dsocr_analyze.report.opening import PageOpening, model_text
-from dsocr_analyze.report.table import Table, bytes_text, markdown_page, scaled, seconds_text
+from dsocr_analyze.report.table import (
+    Table,
+    bytes_text,
+    counted,
+    markdown_page,
+    scaled,
+    seconds_text,
+)
 from dsocr_analyze.timing import TimeCorrection
 from dsocr_analyze.timing.server_benchmarks.comparison import BenchmarkEntry, BenchmarkFigure
 
@@ -98,6 +105,8 @@ class Measurement(PageOpening, frozen=True, kw_only=True):
         unpredicted: Why no seconds are predicted; else null.
         stages: Seconds by stage; a decode stage's are of one step.
         prefill: The whole prefill pass.
+        page: All passes of the page, or of the batch: the prefill pass and a decode step per
+            further token, each taken to be as long as the measured ones; without preprocessing.
         reference: A fixed product before each repeat; its spread shows other load.
         preprocessing: Seconds of one CPU thread per prompt; null if no pages are read.
         peak: Peak memory of the prefill pass.
@@ -120,9 +129,27 @@ class Measurement(PageOpening, frozen=True, kw_only=True):
     unpredicted: str | None
     stages: Mapping[str, MeasuredSeconds]
     prefill: MeasuredSeconds
+    page: MeasuredSeconds
     reference: MeasuredSeconds
     preprocessing: MeasuredSeconds | None
     peak: MeasuredBytes
+
+
+def measurement_headline(measurement: Measurement) -> str:
+    """The first lines: the seconds of the page, and what ran on what."""
+    workload, page = measurement.workload, measurement.page
+    what = "A page" if workload.page and workload.prompt_pages == 1 else "A prompt"
+    if workload.batch_size > 1:
+        what = f"A batch of {workload.batch_size:,} prompts"
+    predicted, error = _predicted(page)
+    beside = "" if page.predicted is None else f", {predicted} predicted ({error})"
+    steps = counted(max(0, workload.max_new_tokens - 1), "decode step")
+    return (
+        f"{what}: {seconds_text(page.fastest)} measured{beside}: its prefill pass and {steps},"
+        " without preprocessing\n"
+        f"Ran: {model_text(measurement.model)}, {measurement.dtype}, {measurement.attention}"
+        f" attention, {workload.title}"
+    )
 
 
 def measurement_tables(measurement: Measurement) -> list[Table]:
@@ -132,6 +159,7 @@ def measurement_tables(measurement: Measurement) -> list[Table]:
     timed = {
         **{name if name != decode else f"{name}, one step": stages[name] for name in stages},
         "prefill pass": measurement.prefill,
+        "all passes": measurement.page,
         "preprocessing": measurement.preprocessing,
     }
     return [
@@ -169,7 +197,7 @@ def measurement_notes(measurement: Measurement) -> list[str]:
         "autocast: "
         + ("under the autocast of infer(), in bfloat16" if measurement.autocast else "none"),
         f"{measurement.warmups} warm-ups, {measurement.repeats} repeats,"
-        f" {measurement.steps} decode steps each",
+        f" {measurement.steps} decode steps each; all passes with further steps like these",
         "memory that a pass freed "
         + ("stayed with the process" if measurement.keeps_memory else "went back to the system"),
         f"a fixed product before each repeat varied by {100 * measurement.reference.spread:.0f} %",
