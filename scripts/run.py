@@ -95,6 +95,7 @@ class Environment:
 
 PINNED = Environment(".venv", ("analyze.txt", "dev.txt"))
 NEWEST = Environment(".venv-newest", ("newest.txt",))
+BASE_LOCK = "base.txt"  # what is installed without an extra, and so without torch
 BUILD_LOCK = "build.txt"  # pip, and what builds the packages that come as sources
 VERSIONS = "torch.txt"  # of torch, and of what is built against it
 
@@ -146,7 +147,7 @@ TASKS = {
         ),
     ),
     "distributions": Task(
-        "build the wheel and the sdist, and run each in a clean environment",
+        "build the wheel and the sdist, and run each in clean environments, with and without torch",
         commands=(("python", "scripts/distributions.py"),),
     ),
     "benchmarks": Task("run every benchmarks/bench_*.py"),
@@ -265,7 +266,7 @@ def _is_stale(stamp: dict[str, object]) -> bool:
 
 
 def install_packages(python: str, lock: str, built_against_torch: Iterable[str] = ()) -> None:
-    """Everything but this project: by its hash, and torch by version."""
+    """Everything but this project: by its hash, and torch by version if the lock is of traces."""
     install = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     install += ["--no-compile"]  # pip compiles in one process: `_compile` takes half as long
     # Only these two come as sources; no other package runs code of its own here.
@@ -274,6 +275,8 @@ def install_packages(python: str, lock: str, built_against_torch: Iterable[str] 
     versioned = [*install, "--constraint", str(_requirements(VERSIONS)), "--no-build-isolation"]
     for name in (BUILD_LOCK, lock):
         _run([*hashed, "--requirement", str(_requirements(name))])
+    if lock == BASE_LOCK:
+        return
     _run([*versioned, "torch"])  # with the CUDA packages of its build, where it has any
     if built_against_torch:
         _run([*versioned, "--no-deps", *built_against_torch])

@@ -21,6 +21,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from sampling import first, sampled
 
+from dsocr_analyze import extras
 from dsocr_analyze.model.loading import VENDOR_TRANSFORMERS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,6 +104,12 @@ def test_setup_installs_by_hash_then_torch_by_version_then_the_project_alone(bar
     assert any(step[-1] == "check" for step in steps)
     assert all("--no-compile" in step for step in (build, everything, torch))
     assert steps[-1][-1] == str(folder / "src")
+
+
+def test_what_needs_no_torch_is_installed_without_it(bare_project):
+    steps, _ = bare_project
+    script.install_packages("python", script.BASE_LOCK)
+    assert installed(steps) == ["build.txt", "base.txt"]
 
 
 DEV = ["build.txt", "dev.txt", "torch", "."]
@@ -289,11 +296,25 @@ def test_every_file_of_every_package_is_locked_by_its_hash(name):
     assert not any(each.startswith(("nvidia-", "cuda-", "triton")) for each in pins(name))
 
 
-def test_the_main_job_has_the_versions_of_the_tests():
+@pytest.mark.parametrize("name", ["analyze", "base"])
+def test_what_runs_without_the_tests_has_their_versions(name):
     everything = pins()
-    assert {key: version_of(everything[key]) for key in pins("analyze")} == {
-        key: version_of(pin) for key, pin in pins("analyze").items()
+    assert {key: version_of(everything[key]) for key in pins(name)} == {
+        key: version_of(pin) for key, pin in pins(name).items()
     }
+
+
+def test_only_the_extra_trace_brings_what_runs_models_and_all_that_run_any_include_it():
+    project = pyproject()["project"]
+    base = {Requirement(line).name for line in project["dependencies"]}
+    others = project["optional-dependencies"]
+    running = {Requirement(line).name for line in others["trace"]}
+    assert not running & {*base, *pins("base")}
+    assert running >= {*extras._RUNS_MODELS}
+    assert {name for name, lines in others.items() if "dsocr-analyze[trace]" in lines} == {
+        "vendor", "vision", "flash-attn", "peers", "test"
+    }  # fmt: skip
+    assert running - {"torch"} <= {*pins("analyze")} & {*pins("newest")}
 
 
 def test_the_newest_environment_has_what_the_package_accepts_and_the_vendor_does_not():
