@@ -316,7 +316,7 @@ def updated(text, report, baseline=None):
     """The text with its new limits, and the workload in it, which passes."""
     counted = Counted(report, baseline, is_compared=baseline is not None)
     workload = budgets_in(text, "pyproject.toml", is_pyproject=True)["page"]
-    edits = {"page": edits_of(workload, report, judge(workload, counted))}
+    edits = {"page": edits_of(workload, counted, judge(workload, counted))}
     new = edited(text, "pyproject.toml", edits, is_pyproject=True)
     workload = budgets_in(new, "pyproject.toml", is_pyproject=True)["page"]
     assert judge(workload, counted).outcome == "passed"

@@ -31,6 +31,7 @@ from dsocr_analyze.gate.budgets import (
     files_of,
 )
 from dsocr_analyze.gate.judge import Baseline, Counted, edits_of, judge, whole_check
+from dsocr_analyze.gate.measured import differences
 from dsocr_analyze.gate.renderers import ReadableCheck
 from dsocr_analyze.gate.revision import Revision
 from dsocr_analyze.input_files import SETTINGS_BYTES, is_regular, read_bytes
@@ -38,6 +39,7 @@ from dsocr_analyze.model.trust import is_trusted_code
 from dsocr_analyze.names import did_you_mean
 from dsocr_analyze.output_files import write_files
 from dsocr_analyze.report import document, reading
+from dsocr_analyze.report.measured import Measurement
 
 _BUDGETS_FILE: Final = "dsocr-budgets.toml"
 _SUMMARY_VARIABLE: Final = "GITHUB_STEP_SUMMARY"
@@ -147,10 +149,7 @@ def _checked(context: typer.Context) -> ReadableCheck:
     judged = [_within(each, judge, counted[name]) for name, each in asked.items()]
     context.obj.begin_writing()
     if given["update"]:
-        found = {
-            each.name: edits_of(asked[each.name], counted[each.name].report, each)
-            for each in judged
-        }
+        found = {each.name: edits_of(asked[each.name], counted[each.name], each) for each in judged}
         edits = {name: each for name, each in found.items() if any(edit.limits for edit in each)}
         text = edited(text, str(path), edits, is_pyproject=is_pyproject)
         written = budgets_in(text, str(path), is_pyproject=is_pyproject)
@@ -307,13 +306,14 @@ def _counted(
         announce(f"workload {workload.name}: {step}")
 
     report = _report(workload.options, folder, trust_remote_code, profiles, announce_step, engine)
+    measured = _measured(workload, folder, report)
     if revision is None:
-        return Counted(report, saved, is_compared=saved is not None)
+        return Counted(report, saved, is_compared=saved is not None, measured=measured)
     asked = (before or workload).options
     paths = [_in_repository(revision, folder, path) for path in files_of(asked) if path]
     if missing := [path for path in paths if not revision.has(path)]:
         why = f"no baseline: {revision.name} has no {' and no '.join(map(repr, missing))}"
-        return Counted(report, None, is_compared=True, before=before, warnings=(why,))
+        return Counted(report, is_compared=True, before=before, warnings=(why,), measured=measured)
     with tempfile.TemporaryDirectory(prefix="dsocr-check-") as copied:
         for path in paths:
             revision.copy(path, Path(copied))
@@ -322,7 +322,23 @@ def _counted(
         old = _report(
             asked, here, trust_remote_code, profiles, announce_step, revision=revision.name
         )
-    return Counted(report, old, is_compared=True, before=before)
+    return Counted(report, old, is_compared=True, before=before, measured=measured)
+
+
+def _measured(
+    workload: BudgetedWorkload, folder: Path, report: document.Report
+) -> Measurement | None:
+    """The workload's measurement, if it names one; ConfigError if that is of something else."""
+    name, device = (workload.options[each] for each in ("measurement", "measured_on"))
+    if name is None:
+        return None
+    found = reading.load_measurement(folder / name)
+    if other := differences(found, report, device):
+        raise ConfigError(
+            f"measurement {name!r} is not of this workload: {'; '.join(other)}; measure it anew"
+            " with dsocr-analyze measure --json, or correct the budgets"
+        )
+    return found
 
 
 def _report(

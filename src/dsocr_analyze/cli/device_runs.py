@@ -12,6 +12,7 @@ import torch
 
 from dsocr_analyze import analysis
 from dsocr_analyze.architectures import PageRequest
+from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.cli import kept_files, printing, streams, words
 from dsocr_analyze.cli.time_requests import time_request
 from dsocr_analyze.dtypes import dtype_named
@@ -125,20 +126,11 @@ def measurement(
     announce("prediction")
     page, source, unpredicted = _predicted(session, workload, protocol, profiles)
     found = passes.measure_page(model, workload, architecture, protocol, on_progress=announce)
-    prepared = None
-    is_known = architecture.closed_forms is not None
-    if is_known and isinstance(workload, PageWorkload) and workload.image_size:
-        announce("preprocessing")
-        content = architecture.forms.model.page_rule.page_in_views(workload)[-1].content
-        prepared = compared(
-            passes.measured_preprocessing(workload, content, protocol.repeats),
-            assumptions.estimated_preprocessing(architecture, workload),
-        )
+    announce("preprocessing")
+    prepared = _preprocessing(architecture, workload, protocol.repeats)
     seconds = {name: float(span.seconds) for name, span in page.stages.items()}
     decode = "" if architecture.decode is None else architecture.decode.name
     whole = sum(each for name, each in seconds.items() if name != decode)
-    steps = max(0, workload.max_new_tokens - 1) if decode in found.stages else 0
-    of_steps = found.stages[decode] if steps else [0.0] * protocol.repeats
     return measured.Measurement(
         schema_version=opening.SCHEMA_VERSION,
         command="measure",
@@ -163,8 +155,8 @@ def measurement(
         stages={name: compared(each, seconds.get(name)) for name, each in found.stages.items()},
         prefill=compared(found.prefill, whole if seconds else None),
         page=compared(
-            [first + steps * each for first, each in zip(found.prefill, of_steps, strict=True)],
-            whole + steps * seconds.get(decode, 0.0) if seconds else None,
+            found.whole(decode, workload.max_new_tokens),
+            whole + (workload.max_new_tokens - 1) * seconds.get(decode, 0.0) if seconds else None,
         ),
         reference=compared(found.reference),
         preprocessing=prepared,
@@ -173,6 +165,21 @@ def measurement(
             predicted=page.peak_bytes,
             besides=found.peak_bytes - page.peak_bytes,
         ),
+    )
+
+
+def _preprocessing(
+    architecture: Architecture, workload: AnyWorkload, repeats: int
+) -> measured.MeasuredSeconds | None:
+    """None where no pages are read, or a processor chooses the sides."""
+    if architecture.closed_forms is None or not isinstance(workload, PageWorkload):
+        return None
+    if not workload.image_size:
+        return None
+    content = architecture.forms.model.page_rule.page_in_views(workload)[-1].content
+    return measured.MeasuredSeconds.of(
+        passes.measured_preprocessing(workload, content, repeats),
+        assumptions.estimated_preprocessing(architecture, workload),
     )
 
 

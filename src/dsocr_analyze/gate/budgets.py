@@ -1,5 +1,6 @@
 """Budgets in a TOML file, read and written with new limits; and the report keys that they name."""
 
+import itertools
 import json
 import operator
 import re
@@ -19,6 +20,7 @@ from tomlkit import exceptions, items
 from dsocr_analyze.errors import ConfigError, DeviceError
 from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.report.document import Report
+from dsocr_analyze.report.measured import Measurement
 from dsocr_analyze.report.reading import LARGEST_NUMBER
 from dsocr_analyze.toml_table import REQUIRED, TomlTable
 
@@ -37,6 +39,9 @@ max_new_tokens = 1024
 
 """
 """First budgets: the built-in reference on one page."""
+
+MEASURED: Final = "measured"
+"""The key of a workload's measurement, beside those of its report."""
 
 LEVELS: Final = ("warn", "error")
 """What exceeding a budget may be."""
@@ -103,6 +108,7 @@ DEFAULTS: Final[Options] = {
     "text_tokens": None, "max_new_tokens": 1024, "batch_size": 1, "prompt_pages": 1,
     "engine": None, "gpu": (), "runtime": "serving", "server": "vllm", "concurrency": "1",
     "preprocess_ms": None, "workers": 1, "price": None, "weights_dtype": None, "kv_dtype": None,
+    "measurement": None, "measured_on": None,
 }  # fmt: skip
 """Every option; what is None follows from the model and the others."""
 
@@ -164,16 +170,23 @@ def _workload(name: str, workloads: TomlTable) -> BudgetedWorkload:
     table = workloads.table(name)
     if table is None or not name.strip():
         raise ConfigError(f"{workloads.file}: a workload needs a name")
+    options = _options(table)
     workload = BudgetedWorkload(
-        name, _options(table), _change(table, "tolerance") or Limit("tolerance", Fraction(0), "0"),
+        name, options, _change(table, "tolerance") or Limit("tolerance", Fraction(0), "0"),
         tuple(map(_budget, table.tables("budgets", []))),
     )  # fmt: skip
     table.done()
+    if not options["measurement"] and any(_begins(each.key, MEASURED) for each in workload.budgets):
+        raise ConfigError(
+            f"{table.file}: '{table.path('measurement')}' is missing; budgets of {MEASURED} seconds"
+            " need the file that `dsocr-analyze measure --json FILE` writes"
+        )
     return workload
 
 
 _TEXTS: Final = ("model", "arch", "config", "stages", "hf_config", "mode", "page", "engine",
-                 "weights_dtype", "kv_dtype", "dtype", "runtime", "server")  # fmt: skip
+                 "weights_dtype", "kv_dtype", "dtype", "runtime", "server", "measurement",
+                 "measured_on")  # fmt: skip
 _SIZES: Final = ("base_size", "image_size", "seq_len", "text_tokens", "max_new_tokens",
                  "batch_size", "prompt_pages", "workers")  # fmt: skip
 _SWITCHES: Final = ("sliding_window", "use_flash_attn", "crop_mode")
@@ -190,6 +203,12 @@ def _options(table: TomlTable) -> Options:
             raise table.refusal(name, "true or false")
         found[name] = bool(value)
     found |= {name: _number(table, name) for name in ("preprocess_ms", "price")}
+    for name, other in itertools.permutations(("measurement", "measured_on")):
+        if found[name] and not found[other]:
+            raise ConfigError(
+                f"{table.file}: '{table.path(name)}' needs {other}; give both, the file of a"
+                " measurement and the device that is the title of its seconds"
+            )
     concurrency = table.value("concurrency", "1", (str, int), 'a list like "1,4,16", or a number')
     gpu = table.value("gpu", [], (str, list), _GPUS)
     if not all(isinstance(each, str) for each in gpu):
@@ -304,14 +323,16 @@ _MOST_NAMED: Final = 12
 
 
 class ReportKeys:
-    """The keys of one report: dotted paths such as `total.flops`.
+    """The keys of one report: dotted paths such as `total.flops`; and of a measurement.
 
     An entry has an index or a value in it (`workload.page[0]`, `time[gpu=a100].page_seconds`);
     `*` is any one name or entry.
     """
 
-    def __init__(self, report: Report | None) -> None:
+    def __init__(self, report: Report | None, measured: Measurement | None = None) -> None:
         self._document = msgspec.to_builtins(report)
+        if measured is not None:
+            self._document = {**self._document, MEASURED: msgspec.to_builtins(measured)}
 
     def values(self, key: str) -> dict[str, Any]:
         """What a key names, by path; empty if nothing, or ambiguous."""

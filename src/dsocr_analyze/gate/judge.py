@@ -11,6 +11,7 @@ from msgspec import Struct
 from dsocr_analyze.figures import Count
 from dsocr_analyze.gate.budgets import (
     LEVELS,
+    MEASURED,
     OF_VALUES,
     Budget,
     BudgetedWorkload,
@@ -31,6 +32,7 @@ from dsocr_analyze.gate.compared import (
     listed,
 )
 from dsocr_analyze.report.document import Report
+from dsocr_analyze.report.measured import Measurement
 from dsocr_analyze.report.opening import NO_OPTIONS, SCHEMA_VERSION, Opening, Options
 from dsocr_analyze.report.tables import headline
 from dsocr_analyze.version import VERSION
@@ -176,6 +178,7 @@ class Counted(Struct, frozen=True):
         is_compared: Whether a baseline was requested.
         before: The workload in the baseline.
         warnings: Doubts about the two.
+        measured: Its seconds on a device, now.
     """
 
     report: Report
@@ -183,12 +186,18 @@ class Counted(Struct, frozen=True):
     is_compared: bool = False
     before: BudgetedWorkload | None = None
     warnings: tuple[str, ...] = ()
+    measured: Measurement | None = None
+
+    @property
+    def keys(self) -> ReportKeys:
+        """All that budgets can name."""
+        return ReportKeys(self.report, self.measured)
 
 
 def judge(workload: BudgetedWorkload, counted: Counted) -> WorkloadCheck:
     """Checks figures against budgets, others against the baseline; ConfigError for a wrong key."""
     report, baseline, before = counted.report, counted.baseline, counted.before
-    keys, old_keys = ReportKeys(report), ReportKeys(baseline)
+    keys, old_keys = counted.keys, ReportKeys(baseline)
     verdicts: list[Verdict] = []
     named: set[str] = set()
     for budget in workload.budgets:
@@ -207,7 +216,8 @@ def judge(workload: BudgetedWorkload, counted: Counted) -> WorkloadCheck:
     inputs = (*changes.inputs, *(each for each in redefined if (each.kind, each.key) not in said))
     doubts = {
         "limits are looser than the baseline's":
-            () if baseline is None or before is None else loosened_keys(before, workload, baseline),
+            () if baseline is None or before is None
+            else loosened_keys(before, workload, baseline, counted.measured),
         "another workload is counted than in the baseline":
             [each.key for each in inputs if each.kind == "workload"],
         "the report states other things than the baseline":
@@ -219,10 +229,13 @@ def judge(workload: BudgetedWorkload, counted: Counted) -> WorkloadCheck:
         *([] if baseline is None else _doubts_of_code(baseline, report)),
         *(f"{what}: {listed(found, _MOST_NAMED)}" for what, found in doubts.items() if found),
     ]
+    said_of_it = [headline(report), report.workload.title]
+    if (measured := counted.measured) is not None:
+        said_of_it.append(f"measured {measured.created} on {measured.title}")
     return WorkloadCheck(
         name=workload.name,
         outcome=worst(*(each.outcome for each in verdicts), "warned" if warnings else "passed"),
-        title=f"{headline(report)}; {report.workload.title}",
+        title="; ".join(said_of_it),
         is_compared=baseline is not None,
         inputs=inputs,
         moved=changes.moved,
@@ -327,21 +340,33 @@ def _limits_of(workload: BudgetedWorkload) -> Mapping[str, str]:
     return {key: "; ".join(words) for key, words in found.items()}
 
 
-def loosened_keys(before: BudgetedWorkload, after: BudgetedWorkload, baseline: Report) -> list[str]:
+def loosened_keys(
+    before: BudgetedWorkload,
+    after: BudgetedWorkload,
+    baseline: Report,
+    measured: Measurement | None = None,
+) -> list[str]:
     """Figures that may now have values that they might not before."""
-    keys = ReportKeys(baseline)
+    keys = ReportKeys(baseline, measured)
     old, new = _by_figure(before, keys), _by_figure(after, keys)
     figures = counted_figures(baseline) | dict([*old, *new])
     return [
         each[0]
         for each in figures.items()
-        for was, now in [(old.get(each, [before.default]), new.get(each, [after.default]))]
+        for was, now in [
+            (old.get(each, _unnamed(before, each)), new.get(each, _unnamed(after, each)))
+        ]
         if any(_is_looser(was, now, each[1], levels) for levels in (LEVELS, ("error",)))
     ]
 
 
 _Figure: TypeAlias = tuple[str, int | float | None]
-"""A figure's key, and its value in the baseline, if known."""
+"""A figure's key, and its value in the baseline, if known; of a measured one, the value now."""
+
+
+def _unnamed(workload: BudgetedWorkload, figure: _Figure) -> Sequence[Budget]:
+    """The budgets of a figure that none names: what is measured may then be anything."""
+    return () if figure[0].startswith(f"{MEASURED}.") else (workload.default,)
 
 
 def _by_figure(workload: BudgetedWorkload, keys: ReportKeys) -> Mapping[_Figure, Sequence[Budget]]:
@@ -384,12 +409,12 @@ _FIRST_KEYS: Final = (
 """First budgets of a workload without any."""
 
 
-def edits_of(workload: BudgetedWorkload, report: Report, check: WorkloadCheck) -> list[Edit]:
+def edits_of(workload: BudgetedWorkload, counted: Counted, check: WorkloadCheck) -> list[Edit]:
     """Edits with which the check passes: of each budget, then of new ones.
 
     Kept and relative limits stay; new are those of changed figures, or of a workload without any.
     """
-    keys = ReportKeys(report)
+    keys = counted.keys
     new = {
         key: {"max": value}
         for first in ([] if workload.budgets else _FIRST_KEYS)

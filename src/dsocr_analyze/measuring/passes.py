@@ -157,6 +157,13 @@ class MeasuredPage:
     reference: list[float]
     peak_bytes: int
 
+    def whole(self, decode: str, tokens: int) -> list[float]:
+        """Of the prefill pass and, as each makes a token, all steps of the decode stage, if any."""
+        steps = self.stages.get(decode, [0.0] * len(self.prefill))
+        return [
+            first + (tokens - 1) * each for first, each in zip(self.prefill, steps, strict=True)
+        ]
+
 
 def measure_page(
     model: LoadedModel,

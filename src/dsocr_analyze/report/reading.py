@@ -1,18 +1,22 @@
-"""Reads saved reports of this schema version."""
+"""Reads saved reports and measurements of this schema version."""
 
 import reprlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
 from dsocr_analyze.report.document import Report
+from dsocr_analyze.report.measured import Measurement
 from dsocr_analyze.report.opening import SCHEMA_VERSION
 
 LARGEST_NUMBER: Final = 10**30
 """Above any figure that a workload can reach."""
+
+_Document = TypeVar("_Document")
 
 _LATER_KEYS: Final = ("experts_touched", "bytes_read_expected", "operator_bytes")
 """Keys that stages of early reports lack."""
@@ -20,22 +24,40 @@ _LATER_KEYS: Final = ("experts_touched", "bytes_read_expected", "operator_bytes"
 
 def load_report(path: Path) -> Report:
     """A saved `static_compute.json`; ConfigError if it is none of this version."""
-    name = repr(str(path))
+    return _loaded(path, "report", "dsocr-analyze writes it when it counts the page anew", _report)
+
+
+def load_measurement(path: Path) -> Measurement:
+    """What `measure --json` wrote; ConfigError if it is not, or was altered."""
+    written = "`dsocr-analyze measure --json FILE` writes it"
+    return _loaded(path, "measurement", written, _measurement)
+
+
+def _loaded(path: Path, kind: str, written: str, made: Callable[[Any], _Document]) -> _Document:
+    """A document that is `written` somehow, `made` from parsed JSON; or ConfigError."""
+    name = f"{kind} {str(path)!r}"
     try:
         data = read_bytes(path, DOCUMENT_BYTES)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"cannot read report {name}: {reason}") from error
+        way = f"; {written}" if isinstance(error, FileNotFoundError) else ""
+        raise ConfigError(f"cannot read {name}: {reason}{way}") from error
     try:
-        return _decoded(data)
+        parsed = _parsed(data, kind, written)
+        try:
+            return made(parsed)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise ValueError(
+                f"is not a {kind} of schema_version {SCHEMA_VERSION!r}: {error}"
+            ) from error
     except ValueError as error:
-        raise ConfigError(f"report {name} {error}") from error
+        raise ConfigError(f"{name} {error}") from error
     except RecursionError as error:
-        raise ConfigError(f"report {name} is nested too deeply") from error
+        raise ConfigError(f"{name} is nested too deeply") from error
 
 
-def _decoded(data: bytes) -> Report:
-    """The report; errors lack the file's name."""
+def _parsed(data: bytes, kind: str, written: str) -> Any:
+    """JSON of this schema version; errors lack the file's name."""
     try:
         parsed = msgspec.json.decode(data)
     except msgspec.MsgspecError as error:
@@ -43,15 +65,28 @@ def _decoded(data: bytes) -> Report:
     version = parsed.get("schema_version") if isinstance(parsed, dict) else None
     if version != SCHEMA_VERSION:
         raise ValueError(
-            f"has schema_version {reprlib.repr(version)}; give a report with schema_version"
-            f" {SCHEMA_VERSION!r}, as dsocr-analyze writes it when it counts the page anew"
+            f"has schema_version {reprlib.repr(version)}; give a {kind} with schema_version"
+            f" {SCHEMA_VERSION!r}, as {written}"
         )
     _check_sizes(parsed)
+    return parsed
+
+
+def _report(parsed: Any) -> Report:
     _complete(parsed)
-    try:
-        return msgspec.convert(parsed, Report)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise ValueError(f"is not a report of schema_version {version!r}: {error}") from error
+    return msgspec.convert(parsed, Report)
+
+
+def _measurement(parsed: Any) -> Measurement:
+    found = msgspec.convert(parsed, Measurement)
+    if found.command != "measure":
+        raise ValueError(f"it is of the command {reprlib.repr(found.command)}")
+    others = (found.prefill, found.page, found.reference, found.preprocessing)
+    for each in (*found.stages.values(), *filter(None, others)):
+        samples = each.samples
+        if not (samples and min(samples) > 0 and each == each.of(samples, each.predicted)):
+            raise ValueError(f"seconds {each.fastest!r} do not follow from their samples")
+    return found
 
 
 def _check_sizes(value: object) -> None:
