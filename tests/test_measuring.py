@@ -27,21 +27,21 @@ from write_schema import schemas
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.hardware.cpu_kernels import (
+from dsocr_analyze.hardware.profile import cpu_profile_text, profile_from_file
+from dsocr_analyze.hardware.timed_device import (
     CpuKernels,
     contributions,
     family_of,
     measured_family,
     names_of,
 )
-from dsocr_analyze.hardware.profile import cpu_profile_text, profile_from_file
 from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Kernel, Work
 from dsocr_analyze.measuring import cpu_calibration, machine, passes, samples
 from dsocr_analyze.measuring.cpu_calibration import PageOfPass, fitted_families
 from dsocr_analyze.measuring.passes import Protocol, measure_page, predicted_page
 from dsocr_analyze.measuring.samples import MeasuredKernel
 from dsocr_analyze.model.forward import running_unwatched
-from dsocr_analyze.model.torch_calls import DispatchMode
+from dsocr_analyze.model.process_settings import DispatchMode
 from dsocr_analyze.report.table import seconds_text
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds

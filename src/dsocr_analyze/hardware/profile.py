@@ -26,11 +26,11 @@ from dsocr_analyze.hardware.coefficients import (
     Fitted,
     coefficients_of,
 )
-from dsocr_analyze.hardware.cpu_kernels import CpuKernels
 from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue
 from dsocr_analyze.hardware.timed_device import (
     ENGINES,
     EXTRAPOLATED_BAND,
+    CpuKernels,
     Device,
     Engine,
 )
@@ -242,7 +242,7 @@ def _check_kind(entry: Any, record: type[Coefficients], where: str) -> None:
 
 
 def _cpu_kernels(table: Table, where: str) -> CpuKernels:
-    from dsocr_analyze.hardware.cpu_kernels import CpuKernels, names_of
+    from dsocr_analyze.hardware.timed_device import CpuKernels, names_of
 
     cpu, kernels, families = table["cpu"], table.get("kernels", {}), {}
     if not isinstance(cpu, dict):

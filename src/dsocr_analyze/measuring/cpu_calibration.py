@@ -23,16 +23,16 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.coefficients import Fitted
-from dsocr_analyze.hardware.cpu_kernels import (
+from dsocr_analyze.hardware.devices import Gpu
+from dsocr_analyze.hardware.timed_device import (
     UNREPLACED,
     CpuKernels,
+    Device,
     contributions,
     family_of,
     measured_family,
     names_of,
 )
-from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Gemm, Kernel
 from dsocr_analyze.measuring.machine import (
@@ -50,8 +50,14 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import running, running_unwatched
 from dsocr_analyze.model.generation import Generation, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel, load_model
-from dsocr_analyze.model.process_settings import exclusive
-from dsocr_analyze.model.torch_calls import Arguments, DispatchMode, Keywords, Operator, Value
+from dsocr_analyze.model.process_settings import (
+    Arguments,
+    DispatchMode,
+    Keywords,
+    Operator,
+    Value,
+    exclusive,
+)
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 

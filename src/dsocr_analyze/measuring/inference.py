@@ -37,13 +37,13 @@ from dsocr_analyze.model.forward import blamed_on, running_unwatched
 from dsocr_analyze.model.generation import flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import (
+    Value,
     answered,
     exclusive,
     is_missing,
     quiet_transformers,
     replaced,
 )
-from dsocr_analyze.model.torch_calls import Value
 from dsocr_analyze.workload import IMAGE_TOKEN, PageWorkload, ViewBatch, text_parts
 
 RunPass = Callable[[Callable[[], Value]], Value]

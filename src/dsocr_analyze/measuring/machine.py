@@ -18,7 +18,7 @@ from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.measuring.calibration_needs import free_memory_bytes
-from dsocr_analyze.model.torch_calls import Result, Value
+from dsocr_analyze.model.process_settings import Result, Value
 
 CPU_NAME: Final = "cpu"
 """Of the profile of this machine's CPU."""

@@ -23,8 +23,7 @@ from dsocr_analyze.measuring.machine import Timer, allocated_at_most, kept_memor
 from dsocr_analyze.model.forward import blamed_on, running_unwatched
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
-from dsocr_analyze.model.process_settings import exclusive
-from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
+from dsocr_analyze.model.process_settings import Arguments, Function, Keywords, Value, exclusive
 from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.page_times import eager_pass, eager_step
 from dsocr_analyze.timing.runtimes import EAGER

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.measuring.machine import give_back_memory
-from dsocr_analyze.model.torch_calls import Value
+from dsocr_analyze.model.process_settings import Value
 from dsocr_analyze.trace.passes import FunctionModule
 from dsocr_analyze.trace.recorder import Recorder
 

@@ -29,7 +29,15 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import blamed_on, running
 from dsocr_analyze.model.generation import Generation, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel, load_model
-from dsocr_analyze.model.process_settings import exclusive
+from dsocr_analyze.model.process_settings import (
+    Arguments,
+    Function,
+    FunctionMode,
+    Keywords,
+    Value,
+    exclusive,
+    tensors_in,
+)
 from dsocr_analyze.model.recognition import (
     DESCRIBED,
     PICTURE_OR_SOUND,
@@ -43,14 +51,6 @@ from dsocr_analyze.model.recognition import (
     stages_of,
     text_embedding,
     text_id,
-)
-from dsocr_analyze.model.torch_calls import (
-    Arguments,
-    Function,
-    FunctionMode,
-    Keywords,
-    Value,
-    tensors_in,
 )
 
 _GENERATING: Final = (

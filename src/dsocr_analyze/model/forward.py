@@ -27,20 +27,18 @@ from dsocr_analyze.model.known_values import (
     routed_uniformly,
 )
 from dsocr_analyze.model.process_settings import (
-    answered,
-    discarding_stdout,
-    exclusive,
-    quiet_transformers,
-    replaced,
-    without_unused_imports,
-)
-from dsocr_analyze.model.torch_calls import (
     Arguments,
     Function,
     FunctionMode,
     Keywords,
     Value,
+    answered,
+    discarding_stdout,
+    exclusive,
+    quiet_transformers,
+    replaced,
     uncounted,
+    without_unused_imports,
 )
 
 _TopK: TypeAlias = tuple[torch.Tensor, torch.Tensor]

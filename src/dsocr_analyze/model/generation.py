@@ -30,8 +30,7 @@ from dsocr_analyze.forking import undone
 from dsocr_analyze.model.described_model import confined
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import LoadedModel
-from dsocr_analyze.model.process_settings import replaced
-from dsocr_analyze.model.torch_calls import Keywords, Value, Values
+from dsocr_analyze.model.process_settings import Keywords, Value, Values, replaced
 from dsocr_analyze.workload import AnyWorkload
 
 Record = TypeVar("Record")

@@ -20,7 +20,7 @@ from torch._prims_common import suggest_memory_format
 
 from dsocr_analyze.errors import ModelCodeError
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.model.torch_calls import (
+from dsocr_analyze.model.process_settings import (
     Arguments,
     DispatchMode,
     Function,

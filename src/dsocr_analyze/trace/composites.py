@@ -15,8 +15,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from dsocr_analyze.model.known_values import device_among
-from dsocr_analyze.model.process_settings import replaced
-from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value, tensors_in
+from dsocr_analyze.model.process_settings import (
+    Arguments,
+    Function,
+    Keywords,
+    Value,
+    replaced,
+    tensors_in,
+)
 from dsocr_analyze.trace.matrix_rules import is_contraction
 
 _LOWER: Final = frozenset(

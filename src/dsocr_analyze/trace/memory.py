@@ -19,14 +19,14 @@ from typing import Any, Final, NamedTuple, Self
 import torch
 from torch.utils._device import _device_constructors
 
-from dsocr_analyze.model.process_settings import beside_compiler
-from dsocr_analyze.model.torch_calls import (
+from dsocr_analyze.model.process_settings import (
     Arguments,
     Function,
     FunctionMode,
     Keywords,
     Operator,
     Value,
+    beside_compiler,
     tensors_in,
     uncounted,
 )

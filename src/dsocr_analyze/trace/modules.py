@@ -16,7 +16,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from dsocr_analyze.forking import undone
 from dsocr_analyze.kernels import ancestors
-from dsocr_analyze.model.torch_calls import Arguments, Function, Keywords, Value
+from dsocr_analyze.model.process_settings import Arguments, Function, Keywords, Value
 
 Run = Callable[[torch.nn.Module, str, Function, Arguments, Keywords], Value]
 _Inputs = ParamSpec("_Inputs")

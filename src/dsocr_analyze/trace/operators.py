@@ -20,7 +20,7 @@ import torch
 from dsocr_analyze.errors import UncountableError
 from dsocr_analyze.kernels import Elements, Kernel, Work
 from dsocr_analyze.model.known_values import depends_on_values
-from dsocr_analyze.model.torch_calls import SEQUENCES, Arguments, Operator
+from dsocr_analyze.model.process_settings import SEQUENCES, Arguments, Operator
 from dsocr_analyze.trace.matrix_rules import MATRIX_RULES
 from dsocr_analyze.trace.rules import (
     VECTOR_RULES,

@@ -18,13 +18,13 @@ from dsocr_analyze.kernels import Kernel, Work, merged, total_work, with_ancesto
 from dsocr_analyze.model.forward import blamed_on, running
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
-from dsocr_analyze.model.process_settings import exclusive
-from dsocr_analyze.model.torch_calls import (
+from dsocr_analyze.model.process_settings import (
     Arguments,
     Function,
     Keywords,
     Shapes,
     Value,
+    exclusive,
     tensors_in,
 )
 from dsocr_analyze.module_tree import NestedShapes, TracedModule

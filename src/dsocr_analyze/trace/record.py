@@ -22,7 +22,7 @@ import torch
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.known_values import known_value
-from dsocr_analyze.model.torch_calls import (
+from dsocr_analyze.model.process_settings import (
     SEQUENCES,
     Arguments,
     Function,

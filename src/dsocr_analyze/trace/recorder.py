@@ -22,8 +22,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.known_values import known_shape, known_value
-from dsocr_analyze.model.process_settings import beside_compiler
-from dsocr_analyze.model.torch_calls import (
+from dsocr_analyze.model.process_settings import (
     Arguments,
     DispatchMode,
     Function,
@@ -33,6 +32,7 @@ from dsocr_analyze.model.torch_calls import (
     Result,
     Shapes,
     Value,
+    beside_compiler,
     tensors_in,
     uncounted,
 )

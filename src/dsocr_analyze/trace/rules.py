@@ -15,7 +15,7 @@ from typing import Any, Final, Self, TypeAlias
 import torch
 
 from dsocr_analyze.kernels import Dimensions, Kind, Rows
-from dsocr_analyze.model.torch_calls import Arguments, Keywords
+from dsocr_analyze.model.process_settings import Arguments, Keywords
 
 with warnings.catch_warnings():
     # fvcore scripts its loss functions when it is imported; nothing here calls them.
