@@ -33,8 +33,8 @@ from conditions import print_environment
 
 from dsocr_analyze.architectures import architecture_named
 from dsocr_analyze.architectures.neighbours import paddleocr_vl
-from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
+from dsocr_analyze.kernels import BFLOAT16
 from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
 from dsocr_analyze.timing.kernel_seconds import total_duration
 from dsocr_analyze.timing.predict import predict

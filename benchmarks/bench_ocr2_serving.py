@@ -22,8 +22,8 @@ from conditions import print_environment
 
 from dsocr_analyze.architectures import architecture_named
 from dsocr_analyze.architectures.deepseek_ocr_2 import DEEPSEEK_OCR_2
-from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
+from dsocr_analyze.kernels import BFLOAT16
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.predict import predict

@@ -34,8 +34,8 @@ from collections.abc import Iterable
 from conditions import print_environment
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
-from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
+from dsocr_analyze.kernels import BFLOAT16
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths, estimated_preprocessing
 from dsocr_analyze.timing.predict import predict

@@ -37,9 +37,8 @@ from conditions import print_environment
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.ocr_family.dimensions import SamDimensions
 from dsocr_analyze.architectures.ocr_family.vision import sam
-from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
-from dsocr_analyze.kernels import Attention, Elements, Gemm, Kernel, Work, merged
+from dsocr_analyze.kernels import BFLOAT16, Attention, Elements, Gemm, Kernel, Work, merged
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape import Tape
 from dsocr_analyze.timing.kernel_seconds import (

@@ -68,11 +68,10 @@ from kernel_tables import OTHERS, SYSTEMS, MeasuredRows, data_directory, predict
 from serving_cases import LIMIT, SAVED, Case, save, saved_cases, sentence
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware import Device, device
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.kernels import Attention, Elements, Experts, Gemm, Kernel, Rows
+from dsocr_analyze.kernels import BFLOAT16, Attention, Elements, Experts, Gemm, Kernel, Rows
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds, strided_elements
 from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import ServedModel, TimedModel

@@ -20,7 +20,7 @@ from conditions import is_within, print_environment, rounds, slack
 
 from dsocr_analyze.archive.evaluate import Workloads, cost_columns
 from dsocr_analyze.archive.setting import Setting, published_model
-from dsocr_analyze.dtypes import BFLOAT16
+from dsocr_analyze.kernels import BFLOAT16
 
 CHUNK = 65_536
 CHUNKS = 8

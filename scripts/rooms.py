@@ -28,9 +28,8 @@ FOUNDATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ("interruption", "forking"),
     ("errors", "escaping"),
     ("input_files", "output_files"),
-    ("names", "toml_table", "extras"),
+    ("toml_table", "extras"),
     ("version",),
-    ("dtypes",),
     ("kernels",),
 )
 """The rooms that any other may use; the diagram leaves them out."""

@@ -10,7 +10,7 @@ from relatives import FAMILY
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.views import tokens_per_side
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, Dtype
+from dsocr_analyze.kernels import BFLOAT16, FLOAT16, FLOAT32, Dtype
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape.modules import ACTIVATIONS
 from dsocr_analyze.workload import PageWorkload, ViewBatch

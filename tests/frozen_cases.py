@@ -17,7 +17,7 @@ from freeze import Value, folded, own_records, records
 from frozen_commands import command_cases
 from relatives import FAMILY
 
-from dsocr_analyze import analytic, dtypes, errors
+from dsocr_analyze import analytic, errors, kernels
 from dsocr_analyze.architectures import ARCHITECTURES, plan_workload
 from dsocr_analyze.figures import PageFigures
 from dsocr_analyze.kernels import total_work
@@ -468,7 +468,7 @@ def forms_cases() -> Iterator[Case]:
 def forms_value(case: Case) -> Value:
     forms = ARCHITECTURES[case.architecture].forms
     dimensions, workload = case.dimensions, case.workload
-    dtype, flash = dtypes.dtype_named(case.dtype), case.flash
+    dtype, flash = kernels.dtype_named(case.dtype), case.flash
     arguments = (dimensions, workload, dtype, flash)
     steps = {
         f"{batch} over {cached}{', full' if full else ''}": records(
@@ -499,7 +499,7 @@ def forms_value(case: Case) -> Value:
 def _served(case: Case) -> Value:
     """What a serving engine launches, by records; many steps at once by their work."""
     forms = ARCHITECTURES[case.architecture].forms.served
-    dimensions, workload, dtype = case.dimensions, case.workload, dtypes.dtype_named(case.dtype)
+    dimensions, workload, dtype = case.dimensions, case.workload, kernels.dtype_named(case.dtype)
     forms.check(dimensions)
     T, visual, B = workload.seq_len, workload.visual_tokens, case.batch
     views = {
@@ -537,7 +537,7 @@ def _totals(case: Case) -> Value:
         "base_size": workload.base_size,
         "whole_resolution": whole,
         "local_resolution": workload.image_size,
-        "dtype": dtypes.dtype_named(case.dtype),
+        "dtype": kernels.dtype_named(case.dtype),
         "flash_attention": case.flash,
     }
     alone = forms.page_totals(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from dsocr_analyze import agreement, dtypes, kernels, workload
+from dsocr_analyze import agreement, kernels, workload
 from dsocr_analyze.figures import (
     MemoryFigures,
     Model,
@@ -86,7 +86,7 @@ FIGURES = PageFigures(
         ),
         engine="analytic",
         device="none",
-        dtype=dtypes.BFLOAT16.name,
+        dtype=kernels.BFLOAT16.name,
         attention="eager",
         versions={"tool": "0.1.0"},
     ),

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from dsocr_analyze import dtypes, kernels
+from dsocr_analyze import kernels
 from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.archive.setting import published_model
 
@@ -18,7 +18,7 @@ def planned(page, mode, **lengths):
 
 
 def page_costs(
-    dimensions, workload, dtype=dtypes.BFLOAT16, *, flash_attention=False
+    dimensions, workload, dtype=kernels.BFLOAT16, *, flash_attention=False
 ) -> SimpleNamespace:
     """The costs of a workload on DeepSeek-OCR, composed of kernel records."""
     composition = DEFAULT.forms.compose(dimensions, workload, dtype, flash_attention)
@@ -43,7 +43,7 @@ def scalar_row(page, mode, dtype="bfloat16", attention="eager", **lengths):
     """Columns of `BATCH_RESULTS` and `weights_bytes`; a page's share for a batch of one."""
     workload = planned(page, mode, **lengths)
     costs = page_costs(
-        published_model().dimensions, workload, dtypes.dtype_named(dtype),
+        published_model().dimensions, workload, kernels.dtype_named(dtype),
         flash_attention=attention == "flash_attention_2",
     )  # fmt: skip
     return {

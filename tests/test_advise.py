@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 from relatives import FAMILY
 from sampling import first, sampled
 
-from dsocr_analyze import analyze, dtypes, errors
+from dsocr_analyze import analyze, errors, kernels
 from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
 from dsocr_analyze.archive.advice import AdviceRequest, advise
 from dsocr_analyze.archive.advice_document import Requirements, published_accuracy
@@ -205,7 +205,7 @@ def test_costs_are_those_of_the_report_and_of_fit():
     model = ModelDirectory.read(ARCHITECTURES["deepseek-ocr"].reference)
     workload = model.architecture.plan(page=A4_AT_200, batch_size=3, max_new_tokens=50)
     need = memory_need(model.architecture, model.dimensions(), workload, flash_attention=False,
-                       dtype=dtypes.dtype_named("bfloat16"))  # fmt: skip
+                       dtype=kernels.dtype_named("bfloat16"))  # fmt: skip
     memory = report.memory
     assert gundam["visual_tokens"] == report.workload.visual_tokens
     assert gundam["cost"] == {

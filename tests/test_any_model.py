@@ -32,11 +32,10 @@ from command_line import run
 from torch.utils.flop_counter import FlopCounterMode
 
 from dsocr_analyze.architectures import DEFAULT, described_architecture
-from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import ConfigError, ModelCodeError, WorkloadError
 from dsocr_analyze.hardware.fit import fit
 from dsocr_analyze.hardware.profile import device
-from dsocr_analyze.kernels import Work, merged, total_work
+from dsocr_analyze.kernels import BFLOAT16, Work, merged, total_work
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.report.reading import load_report

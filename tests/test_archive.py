@@ -20,7 +20,7 @@ from relatives import FAMILY
 from sampling import first, sampled
 from scalar_rows import figures_of, page_costs, planned, scalar_row
 
-from dsocr_analyze import dtypes, errors, kernels
+from dsocr_analyze import errors, kernels
 from dsocr_analyze.architectures import DEFAULT, deepseek_ocr
 from dsocr_analyze.archive import count_pages
 from dsocr_analyze.archive.evaluate import PAGE_RESULTS
@@ -42,7 +42,7 @@ COLUMNS = ("width", "height", "text_tokens", "max_new_tokens")
 def added_up(path, mode="gundam", model=None, **given):
     """What a list costs in one mode, and its totals; pages of 10 text tokens and 1024 new ones."""
     pages = read_pages(open_pages(path).batches, CROP_GRIDS, text_tokens=10, max_new_tokens=1024)
-    setting = Setting(DEFAULT.modes[mode], dtypes.BFLOAT16)
+    setting = Setting(DEFAULT.modes[mode], kernels.BFLOAT16)
     opening = opening_of(ModelDirectory.read(DEFAULT.reference), DEFAULT, [setting.mode])
     archive = add_up(model or published_model(), [setting], pages, opening, **given)
     return archive.document, archive.document.totals[0]

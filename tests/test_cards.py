@@ -6,9 +6,8 @@ import random
 import pytest
 from command_line import run
 
-from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.errors import DeviceError, is_slip
 from dsocr_analyze.hardware.devices import gpu_aliases, gpu_catalogue, gpu_named
-from dsocr_analyze.names import is_slip
 
 # What nvidia-smi prints, in MiB.
 REPORTED = {

@@ -24,10 +24,9 @@ from sampling import every, first, named, sampled
 
 from dsocr_analyze import analytic
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, plan_workload
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, dtype_named
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.hardware import device
-from dsocr_analyze.kernels import Work, total_work
+from dsocr_analyze.kernels import BFLOAT16, FLOAT32, Work, dtype_named, total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.timing.runtimes import SERVERS

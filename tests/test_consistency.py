@@ -16,9 +16,9 @@ from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import options
 from dsocr_analyze.cli.commands import application
 from dsocr_analyze.cli.exits import main
-from dsocr_analyze.dtypes import MODEL_DTYPES
+from dsocr_analyze.errors import did_you_mean, in_any_case, near_to
 from dsocr_analyze.hardware.devices import gpu_catalogue
-from dsocr_analyze.names import did_you_mean, in_any_case, near_to
+from dsocr_analyze.kernels import MODEL_DTYPES
 
 COMMANDS = {"": application, **application.commands}
 

@@ -25,7 +25,6 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.closed_forms import _logits_bytes
 from dsocr_analyze.cli import main
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.figures import BytesAlive, MemoryFigures, Peak, expected_experts
 from dsocr_analyze.hardware import device
@@ -42,6 +41,7 @@ from dsocr_analyze.hardware.fit import LARGEST_BATCH, MemoryNeed, fit, largest_b
 from dsocr_analyze.hardware.kernel_times import Machine, formula_seconds
 from dsocr_analyze.hardware.profile import all_profiles, check_gpu, check_kinds, profile_from_file
 from dsocr_analyze.hardware.timed_device import ENGINES, EXTRAPOLATED_BAND, WEIGHT_ONLY_ERROR
+from dsocr_analyze.kernels import BFLOAT16, FLOAT16, FLOAT32
 from dsocr_analyze.model.directory import read_config
 
 HARDWARE = Path(__file__).parent.parent / "src/dsocr_analyze/hardware"

@@ -13,8 +13,7 @@ from PIL import Image
 from sampling import first, sampled
 from test_neighbours import BY_NAME, LIGHTONOCR, NEIGHBOURS, drawn_config, macs_of
 
-from dsocr_analyze.dtypes import BFLOAT16
-from dsocr_analyze.kernels import total_work
+from dsocr_analyze.kernels import BFLOAT16, total_work
 
 PAGES = ((1, 1), (30, 60), (100, 3000), (1240, 1754), (2000, 10), (333, 77))
 

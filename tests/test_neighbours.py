@@ -24,10 +24,9 @@ from dsocr_analyze.architectures.neighbours.paddleocr_vl import PADDLEOCR_VL
 from dsocr_analyze.architectures.neighbours.qwen3_vl import QWEN3_VL
 from dsocr_analyze.architectures.neighbours.vision import ImageGrid
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.hardware.profile import device
-from dsocr_analyze.kernels import Work, merged, total_work
+from dsocr_analyze.kernels import BFLOAT16, Work, merged, total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.draft import drafted
 from dsocr_analyze.tape import Tape

@@ -19,7 +19,7 @@ from sampling import every, first, sampled
 from torch import nn
 from tracing import Calls, Net, meta, total, trace_of
 
-from dsocr_analyze import DeepSeekOCRSession, analytic, dtypes, errors, kernels
+from dsocr_analyze import DeepSeekOCRSession, analytic, errors, kernels
 from dsocr_analyze.architectures import DEFAULT, plan_workload
 from dsocr_analyze.architectures.deepseek_ocr import ClipModelDimensions
 from dsocr_analyze.architectures.deepseek_ocr.reference.modeling_deepseekv2 import MoEGate
@@ -489,8 +489,8 @@ def timed_and_composed(batch, *, flash, **changes):
     """The kernels of a decode step that is timed, and the step of a composition."""
     dimensions = DEFAULT.forms.dimensions(small_directory(**changes).config)
     workload = DEFAULT.plan(**SMALL_PAGE, batch_size=batch)
-    timed = DEFAULT.forms.step_kernels(dimensions, batch, workload.seq_len, dtypes.BFLOAT16, flash)
-    return timed, DEFAULT.forms.compose(dimensions, workload, dtypes.BFLOAT16, flash).stages[
+    timed = DEFAULT.forms.step_kernels(dimensions, batch, workload.seq_len, kernels.BFLOAT16, flash)
+    return timed, DEFAULT.forms.compose(dimensions, workload, kernels.BFLOAT16, flash).stages[
         "decode"
     ]
 

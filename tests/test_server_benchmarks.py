@@ -13,9 +13,9 @@ from relatives import FAMILY
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.archive.setting import published_model
-from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.errors import BenchmarkError
 from dsocr_analyze.hardware import device
+from dsocr_analyze.kernels import BFLOAT16
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.correction import Corrections, KeptBenchmark, basis_of
 from dsocr_analyze.timing.kernel_seconds import Duration

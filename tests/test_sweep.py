@@ -32,7 +32,7 @@ from dsocr_analyze.archive.setting import published_model, settings_of
 from dsocr_analyze.archive.shown import QUANTITIES, describe
 from dsocr_analyze.archive.table_files import METADATA_KEY
 from dsocr_analyze.cli import page_lists
-from dsocr_analyze.dtypes import BFLOAT16, dtype_named
+from dsocr_analyze.kernels import BFLOAT16, dtype_named
 from dsocr_analyze.pictures.picture import Picture
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.predict import predict

@@ -16,9 +16,22 @@ from dsocr_analyze.architectures.ocr_family.attention import Pass, attention, sw
 from dsocr_analyze.architectures.ocr_family.decoder import latent_attention, mixture
 from dsocr_analyze.architectures.ocr_family.named_sizes import named_part
 from dsocr_analyze.architectures.ocr_family.vision import sam
-from dsocr_analyze.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64
 from dsocr_analyze.figures import Peak
-from dsocr_analyze.kernels import Attention, Elements, Gemm, Rows, Work, merged, total_work, work_by
+from dsocr_analyze.kernels import (
+    BFLOAT16,
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    INT64,
+    Attention,
+    Elements,
+    Gemm,
+    Rows,
+    Work,
+    merged,
+    total_work,
+    work_by,
+)
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape import ArrayTape, Tape, ceil_log2
 from dsocr_analyze.tape.formula import Example, FormulaTape, value_of, written

@@ -15,7 +15,7 @@ from sampling import named, sampled
 from taped_passes import noted, taped
 from traced_passes import loaded, traced
 
-from dsocr_analyze import cli, dtypes
+from dsocr_analyze import cli, kernels
 from dsocr_analyze.tape import modules
 
 # --- whole passes ----------------------------------------------------------------------------
@@ -43,8 +43,8 @@ def test_a_pass_is_that_of_the_trace(seed):
 @sampled("seed", SEEDS, named(*QUICK[:3]))
 def test_a_prefill_pass_holds_as_much_as_real_tensors(seed):
     case = dataclasses.replace(drawn(seed), flash=False)  # of which CPUs have no kernel
-    if case.dtype is dtypes.FLOAT16:  # of which CPUs have no fused softmax
-        case = dataclasses.replace(case, dtype=dtypes.BFLOAT16)
+    if case.dtype is kernels.FLOAT16:  # of which CPUs have no fused softmax
+        case = dataclasses.replace(case, dtype=kernels.BFLOAT16)
     held = held_by_prefill(loaded(case, "cpu"), case.arch, case.workload)
     assert taped(case).tape.peak.nbytes == held
 

@@ -55,8 +55,16 @@ from dsocr_analyze.architectures.ocr_family.vision import (
     absolute_positions,
     projector,
 )
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT64
-from dsocr_analyze.kernels import Attention, Convolution, Gemm, total_work
+from dsocr_analyze.kernels import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    INT64,
+    Attention,
+    Convolution,
+    Gemm,
+    total_work,
+)
 from dsocr_analyze.model.forward import running
 from dsocr_analyze.tape import Tape
 from dsocr_analyze.tape.modules import (

@@ -17,8 +17,8 @@ from write_schema import schemas
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.cli import main
-from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware import device
+from dsocr_analyze.kernels import BFLOAT16
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.predict import predict

@@ -31,12 +31,22 @@ from test_server_benchmarks import kept
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT
 from dsocr_analyze.architectures.ocr_family import served as fused
 from dsocr_analyze.architectures.ocr_family.served import FUSIONS
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT16, FLOAT32, dtype_named
 from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
 from dsocr_analyze.hardware import device
 from dsocr_analyze.hardware.devices import Gpu
 from dsocr_analyze.hardware.profile import all_profiles
-from dsocr_analyze.kernels import Elements, Gemm, Kernel, Rows, Work, total_work
+from dsocr_analyze.kernels import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    Elements,
+    Gemm,
+    Kernel,
+    Rows,
+    Work,
+    dtype_named,
+    total_work,
+)
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape import ArrayTape
 from dsocr_analyze.timing import Interval

@@ -21,11 +21,11 @@ from dsocr_analyze.architectures import (
     PageSize,
     architecture_named,
 )
-from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ExtraError, WorkloadError
 from dsocr_analyze.extras import require_trace
 from dsocr_analyze.forking import importing
 from dsocr_analyze.interruption import deferred
+from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.workload import PageWorkload
 

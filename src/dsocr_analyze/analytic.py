@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import Final
 
-from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.figures import OperatorLedger, PageFigures, Provenance
+from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload import PageWorkload, position_warnings

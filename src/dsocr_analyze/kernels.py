@@ -1,4 +1,4 @@
-"""Kernel records: the cost of an operator, over which every figure is a sum.
+"""Data types, and kernel records: the cost of an operator, over which every figure is a sum.
 
 A trace and a forward on a tape make the same records, which are compared one by one.
 """
@@ -8,7 +8,51 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+
+from dsocr_analyze.errors import DeviceError, did_you_mean, in_any_case
+
+# --- data types ------------------------------------------------------------------------------
+
+
+class Dtype(NamedTuple):
+    """A data type."""
+
+    name: str
+    nbytes: int
+    """Bytes per element."""
+
+
+BFLOAT16: Final = Dtype("bfloat16", 2)
+FLOAT16: Final = Dtype("float16", 2)
+FLOAT32: Final = Dtype("float32", 4)
+"""Type in which softmax, norms, routing and interpolation compute."""
+INT32: Final = Dtype("int32", 4)
+INT64: Final = Dtype("int64", 8)
+"""Type of token ids, positions and expert indices."""
+BOOL: Final = Dtype("bool", 1)
+
+MODEL_DTYPES: Final = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float32": FLOAT32}
+"""Types that a model's weights and activations can have, by name."""
+
+_ALIASES: Final = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "fp32": "float32",
+}
+
+
+def dtype_named(name: str) -> Dtype:
+    """The model type called `name`, in any case; raises DeviceError if there is none."""
+    found = in_any_case(name, [*MODEL_DTYPES, *_ALIASES])
+    if found is None:
+        near = did_you_mean(name, MODEL_DTYPES, _ALIASES)
+        raise DeviceError(
+            f"dtype {name!r} is unknown; {near}use {', '.join(MODEL_DTYPES)}", arguments=["dtype"]
+        )
+    return MODEL_DTYPES[_ALIASES.get(found, found)]
+
 
 # --- what a kernel costs ---------------------------------------------------------------------
 

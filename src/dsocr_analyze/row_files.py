@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 import pyarrow.types as types
 from numpy.typing import NDArray
 
-from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.errors import WorkloadError, near_to
 from dsocr_analyze.input_files import opened
-from dsocr_analyze.names import near_to
 
 # --- whole numbers from a column -----------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from dsocr_analyze.architectures import (
     described_architecture,
 )
 from dsocr_analyze.architectures.architecture import Architecture, CacheStep, ModelDimensions
-from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
 from dsocr_analyze.figures import (
     MemoryFigures,
@@ -32,7 +31,7 @@ from dsocr_analyze.figures import (
     Parameters,
     Provenance,
 )
-from dsocr_analyze.kernels import total_work
+from dsocr_analyze.kernels import dtype_named, total_work
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import LoadedModel, load_model
 from dsocr_analyze.model.process_settings import exclusive

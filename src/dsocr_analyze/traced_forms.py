@@ -15,11 +15,13 @@ from dsocr_analyze.architectures.config_file import Config, ConfigKeys
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.served import Served
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import BytesAlive, Composition, MemoryFigures, StageFigures
 from dsocr_analyze.kernels import (
+    BFLOAT16,
+    FLOAT32,
     Attention,
+    Dtype,
     Gemm,
     Kernel,
     Work,

@@ -12,9 +12,8 @@ from typing import Any, Final, TypeAlias
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.deepseek_ocr import DEEPSEEK_OCR
-from dsocr_analyze.dtypes import dtype_named
-from dsocr_analyze.errors import ConfigError, WorkloadError
-from dsocr_analyze.names import did_you_mean, in_any_case
+from dsocr_analyze.errors import ConfigError, WorkloadError, did_you_mean, in_any_case
+from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.workload import AnyWorkload, Mode, PageWorkload, parse_page
 
 

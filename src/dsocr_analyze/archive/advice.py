@@ -27,11 +27,10 @@ from dsocr_analyze.archive.advice_document import (
 )
 from dsocr_analyze.archive.recommendation import recommend
 from dsocr_analyze.archive.setting import opening_of
-from dsocr_analyze.dtypes import dtype_named
-from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.errors import WorkloadError, did_you_mean, in_any_case
 from dsocr_analyze.hardware.fit import memory_need
+from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.names import did_you_mean, in_any_case
 from dsocr_analyze.report.opening import NO_OPTIONS, Options, model_text
 from dsocr_analyze.report.table import (
     Table,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.names import did_you_mean, in_any_case
+from dsocr_analyze.errors import WorkloadError, did_you_mean, in_any_case
 from dsocr_analyze.workload import Mode, check_page, parse_page
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import pyarrow as pa
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.archive import axes, evaluate
 from dsocr_analyze.archive.setting import CountedModel, CountOpening, Setting, settings_of
-from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.extras import require_extra
+from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.workload import BOUNDS, Mode
 
 if TYPE_CHECKING:

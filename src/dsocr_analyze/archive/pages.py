@@ -29,10 +29,10 @@ from dsocr_analyze.archive.setting import (
     Setting,
     published_model,
 )
-from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import PageError, WorkloadError
 from dsocr_analyze.escaping import visible
 from dsocr_analyze.input_files import is_folder, is_regular
+from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.row_files import (
     RawRows,
     Reason,

@@ -11,7 +11,7 @@ from msgspec import Struct
 from dsocr_analyze.analytic import ATTENTION_NAMES, UNIFORM_ROUTING_NOTE
 from dsocr_analyze.architectures import DEFAULT, PageRequest
 from dsocr_analyze.architectures.architecture import Architecture, ModelDimensions
-from dsocr_analyze.dtypes import Dtype
+from dsocr_analyze.kernels import Dtype
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.report.opening import (
     CONVENTIONS,

@@ -19,6 +19,7 @@ from dsocr_analyze.errors import (
     OutputError,
     StrictError,
     TrustError,
+    did_you_mean,
 )
 from dsocr_analyze.gate.budgets import (
     NEW_FILE,
@@ -36,7 +37,6 @@ from dsocr_analyze.gate.renderers import ReadableCheck
 from dsocr_analyze.gate.revision import Revision
 from dsocr_analyze.input_files import SETTINGS_BYTES, is_regular, read_bytes
 from dsocr_analyze.model.trust import is_trusted_code
-from dsocr_analyze.names import did_you_mean
 from dsocr_analyze.output_files import write_files
 from dsocr_analyze.report import document, reading
 from dsocr_analyze.report.measured import Measurement

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dsocr_analyze import input_files, interruption, names, output_files
+from dsocr_analyze import errors, input_files, interruption, output_files
 from dsocr_analyze.analysis import Engine, usual_engine
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, PageRequest
 from dsocr_analyze.cli import help_text, options, page_options, printing, streams, words
@@ -177,11 +177,11 @@ class _Commands(_Parsed, TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command that the first argument names; raises WorkloadError."""
         word = args[0]
-        if found := names.in_any_case(word, self.commands):
+        if found := errors.in_any_case(word, self.commands):
             return found, self.commands[found], args[1:]
         if word.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        meant = names.did_you_mean(word, self.commands) or _meant(word)
+        meant = errors.did_you_mean(word, self.commands) or _meant(word)
         right = f"see {_NAME} --help" if meant else f"there are {', '.join(self.commands)}"
         raise WorkloadError(f"no command {word!r}; {meant}{right}")
 
@@ -206,10 +206,10 @@ def _meant(word: str) -> str:
     from dsocr_analyze.hardware.devices import catalogue_name, gpu_catalogue
 
     modes, path = options.modes(), Path(word)
-    if mode := names.in_any_case(word, modes):
+    if mode := errors.in_any_case(word, modes):
         arch = "" if mode in DEFAULT.modes else f"--arch {modes[mode]} "
         meant = f"{arch}--mode {mode}"
-    elif architecture := names.in_any_case(word, ARCHITECTURES):
+    elif architecture := errors.in_any_case(word, ARCHITECTURES):
         meant = f"--arch {architecture}"
     elif input_files.is_folder(path):
         meant = f"{'--model' if input_files.is_regular(path / 'config.json') else 'archive'} {word}"
@@ -223,7 +223,7 @@ def _meant(word: str) -> str:
             gpu = gpu_catalogue()[catalogue_name(word, gpu_catalogue())]
             meant = f"{'time' if gpu.has_rates else 'fit'} {gpu.name}"
         except DeviceError:
-            return names.did_you_mean(word, modes).replace("mean ", "mean --mode ", 1)
+            return errors.did_you_mean(word, modes).replace("mean ", "mean --mode ", 1)
     return f"did you mean {_NAME} {meant}? "
 
 

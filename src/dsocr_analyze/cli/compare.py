@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias, 
 import typer
 from msgspec import structs
 
-from dsocr_analyze import input_files, names
+from dsocr_analyze import errors, input_files
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT_PAGE, PageRequest
 from dsocr_analyze.architectures.accuracy import published_accuracies
@@ -20,8 +20,8 @@ from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.archive import axes
 from dsocr_analyze.archive.setting import Setting
 from dsocr_analyze.cli import help_text, options, page_options, printing, streams, words
-from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import AnalyzeError, WorkloadError
+from dsocr_analyze.kernels import Dtype
 from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.pictures import stage_chart
 from dsocr_analyze.pictures.stage_chart import ChartedReport
@@ -459,7 +459,7 @@ def _of_item(item: str, mode: str | None, models: _Models) -> _Groups:
     if path.suffix == ".json" and not input_files.is_folder(path):
         return [[ChartedReport(item, reading.load_report(path))]]
     before, colon, own_mode = item.partition(":")
-    name = names.in_any_case(before, ARCHITECTURES)
+    name = errors.in_any_case(before, ARCHITECTURES)
     found = models.named if name is None else models.of(ARCHITECTURES[name])
     if name is not None and not colon:
         return _in_modes(name, mode, found)
@@ -541,7 +541,7 @@ def _unknown(item: str, architecture: Architecture) -> WorkloadError:
         for each in ARCHITECTURES.values()
         if each is not architecture
     )
-    near = names.did_you_mean(item, [*architecture.modes, *ARCHITECTURES])
+    near = errors.did_you_mean(item, [*architecture.modes, *ARCHITECTURES])
     return WorkloadError(
         f"cannot compare {item!r}; {near}give a mode of {architecture.name}"
         f" ({', '.join(architecture.modes)}), an architecture with or without a mode"

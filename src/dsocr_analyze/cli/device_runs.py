@@ -15,12 +15,12 @@ from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.cli import kept_files, printing, streams, words
 from dsocr_analyze.cli.time_requests import time_request
-from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import PageFigures
 from dsocr_analyze.hardware import fit
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.input_files import is_regular
+from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.measuring import cpu_calibration, inference, machine, passes
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.forward import is_out_of_memory

@@ -9,9 +9,9 @@ import typer
 from dsocr_analyze.analysis import Engine
 from dsocr_analyze.analytic import ATTENTION_NAMES
 from dsocr_analyze.cli import exits, help_text, kept_files, options, page_options, printing, words
-from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware import devices as catalogue, fit as fitting
+from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.report import devices as documents
 from dsocr_analyze.report.opening import (
     SCHEMA_VERSION,

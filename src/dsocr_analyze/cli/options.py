@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from dsocr_analyze import architectures, dtypes, input_files, names
+from dsocr_analyze import architectures, errors, input_files, kernels
 from dsocr_analyze.cli.help_text import HELP, MODEL, OUTPUT, OWN, PAGE, PREDICTION, Seldom, all_help
 from dsocr_analyze.cli.words import spelling
 from dsocr_analyze.errors import OutputError, WorkloadError
@@ -171,7 +171,7 @@ SHARED: Final[Mapping[str, Any]] = {
         completes=("meta", "cpu", "cuda:0"), group=Seldom(MODEL),
     ),
     "dtype": option(
-        tuple(dtypes.MODEL_DTYPES), "Data type of weights and activations.", group=Seldom(MODEL)
+        tuple(kernels.MODEL_DTYPES), "Data type of weights and activations.", group=Seldom(MODEL)
     ),
     "use_flash_attn": option(SWITCH, _ATTENTION, callback=switch, group=Seldom(MODEL)),
     "sliding_window": option(SWITCH, _WINDOW, callback=switch, group=Seldom(MODEL)),
@@ -241,7 +241,7 @@ SHARED: Final[Mapping[str, Any]] = {
     "dtypes": option(
         "LIST",
         "Data types of weights and activations: bfloat16, float16, float32.",
-        completes=dtypes.MODEL_DTYPES, is_list=True, group=Seldom(MODEL),
+        completes=kernels.MODEL_DTYPES, is_list=True, group=Seldom(MODEL),
     ),
     "attentions": option("LIST", _ATTENTION, completes=SWITCH, is_list=True, group=Seldom(MODEL)),
     "windows": option("LIST", _WINDOW, completes=SWITCH, is_list=True, group=Seldom(MODEL)),
@@ -439,9 +439,9 @@ EVERYWHERE: Final[Added] = {"quiet": (bool, False), "help_all": (bool, False)}
 
 def chosen(option: str, value: str, choices: Sequence[str]) -> str:
     """The choice that equals a value in any case; raises WorkloadError."""
-    found = names.in_any_case(value, choices)
+    found = errors.in_any_case(value, choices)
     if found is None:
-        near = names.did_you_mean(value, choices)
+        near = errors.did_you_mean(value, choices)
         raise WorkloadError(f"{option} {value!r} is unknown; {near}use {', '.join(choices)}")
     return found
 
@@ -457,9 +457,9 @@ def gpu_names(*given: Sequence[str] | None) -> list[str]:
     return [name for texts in given for text in texts or () for name in _listed("gpu", text)]
 
 
-def dtypes_from(text: str) -> tuple[dtypes.Dtype, ...]:
+def dtypes_from(text: str) -> tuple[kernels.Dtype, ...]:
     """The distinct data types in `--dtype`."""
-    return tuple(dict.fromkeys(map(dtypes.dtype_named, _listed("dtype", text))))
+    return tuple(dict.fromkeys(map(kernels.dtype_named, _listed("dtype", text))))
 
 
 def switches(argument: str, text: str) -> tuple[bool, ...]:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.cli import exits, help_text, options, page_options, printing, streams, words
 from dsocr_analyze.cli.page_lists import deadline_hours
-from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.workload import parse_page
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.cli.help_text import Seldom
 from dsocr_analyze.cli.streams import YELLOW, complain
-from dsocr_analyze.names import did_you_mean
+from dsocr_analyze.errors import did_you_mean
 
 if TYPE_CHECKING:
     import typer

@@ -22,10 +22,9 @@ from dsocr_analyze.architectures.ocr_family.family_member import (
     pixels_of,
 )
 from dsocr_analyze.architectures.ocr_family.named_sizes import Part, named_part
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.figures import StageFigures
-from dsocr_analyze.kernels import NO_WORK, Work, total_work, work_by
+from dsocr_analyze.kernels import BFLOAT16, FLOAT32, NO_WORK, Dtype, Work, total_work, work_by
 from dsocr_analyze.model import directory, loading
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape import Operand, Size, Tape, formula

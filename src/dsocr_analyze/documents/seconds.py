@@ -7,9 +7,8 @@ from typing import Any
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.ocr_family.served import FUSIONS
-from dsocr_analyze.dtypes import BFLOAT16
 from dsocr_analyze.hardware.profile import all_profiles, device
-from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.kernels import BFLOAT16, Kernel
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing import TimeEntry, assumptions, predict, serving
 from dsocr_analyze.timing.kernel_seconds import Duration, kernel_seconds

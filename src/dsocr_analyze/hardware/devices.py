@@ -11,9 +11,8 @@ from importlib import resources
 from itertools import compress
 from typing import Final, TypeAlias
 
-from dsocr_analyze.dtypes import FLOAT32, Dtype
-from dsocr_analyze.errors import DeviceError
-from dsocr_analyze.names import did_you_mean, is_slip
+from dsocr_analyze.errors import DeviceError, did_you_mean, is_slip
+from dsocr_analyze.kernels import FLOAT32, Dtype
 
 _FLASH_CAPABILITY: Final = 8.0
 _FLASH_TARGETS: Final = ("gfx90a", "gfx942", "gfx950")

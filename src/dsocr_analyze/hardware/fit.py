@@ -9,10 +9,10 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace as with_changes
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.figures import BytesAlive, Count
 from dsocr_analyze.hardware.devices import Gpu, missing_features
+from dsocr_analyze.kernels import Dtype
 from dsocr_analyze.workload import PageWorkload
 
 LARGEST_BATCH: Final = 1 << 20

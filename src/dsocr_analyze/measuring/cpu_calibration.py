@@ -20,7 +20,6 @@ import torch
 from numpy.typing import NDArray
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.coefficients import Fitted
 from dsocr_analyze.hardware.devices import Gpu
@@ -34,7 +33,7 @@ from dsocr_analyze.hardware.timed_device import (
     names_of,
 )
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.kernels import Gemm, Kernel
+from dsocr_analyze.kernels import Gemm, Kernel, dtype_named
 from dsocr_analyze.measuring.machine import (
     CPU_NAME,
     device_title,

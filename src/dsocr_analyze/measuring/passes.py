@@ -14,11 +14,11 @@ import torch
 from PIL import Image, ImageOps
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.dtypes import dtype_named
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.figures import StageFigures, StageScope
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.interruption import safe_point
+from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.measuring.machine import Timer, allocated_at_most, kept_memory, timer_of
 from dsocr_analyze.model.forward import blamed_on, running_unwatched
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was

@@ -14,9 +14,20 @@ from itertools import repeat, starmap
 from operator import attrgetter
 from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar, TypeVarTuple
 
-from dsocr_analyze.dtypes import FLOAT16, FLOAT32, Dtype
 from dsocr_analyze.figures import Peak
-from dsocr_analyze.kernels import Dimensions, Elements, Gemm, Kernel, Kind, Rows, Work, merged
+from dsocr_analyze.kernels import (
+    FLOAT16,
+    FLOAT32,
+    Dimensions,
+    Dtype,
+    Elements,
+    Gemm,
+    Kernel,
+    Kind,
+    Rows,
+    Work,
+    merged,
+)
 
 if platform.python_implementation() != "CPython":
     raise ImportError("a tape needs CPython, which frees a tensor with its last reference")

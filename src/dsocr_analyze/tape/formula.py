@@ -14,8 +14,7 @@ from functools import cached_property
 from operator import floordiv
 from typing import Any, Concatenate, Final, NamedTuple, TypeAlias
 
-from dsocr_analyze.dtypes import Dtype
-from dsocr_analyze.kernels import NO_WORK, Dimensions, Kind, Work
+from dsocr_analyze.kernels import NO_WORK, Dimensions, Dtype, Kind, Work
 from dsocr_analyze.tape import (
     Description,
     Given,

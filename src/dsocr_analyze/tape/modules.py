@@ -10,8 +10,7 @@ from itertools import starmap
 from operator import attrgetter
 from typing import Final, TypeAlias
 
-from dsocr_analyze.dtypes import FLOAT32
-from dsocr_analyze.kernels import Attention, Convolution, Elements, Gemm, Kind, Rows, Work
+from dsocr_analyze.kernels import FLOAT32, Attention, Convolution, Elements, Gemm, Kind, Rows, Work
 from dsocr_analyze.tape import Operand, Size, Tape, ceil_div
 
 

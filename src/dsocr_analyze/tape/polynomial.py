@@ -13,8 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Concatenate, NamedTuple, Self, TypeAlias
 
-from dsocr_analyze.dtypes import Dtype
-from dsocr_analyze.kernels import Dimensions, Kind, Work
+from dsocr_analyze.kernels import Dimensions, Dtype, Kind, Work
 from dsocr_analyze.tape import (
     Description,
     Given,

@@ -13,12 +13,11 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dsocr_analyze.dtypes import FLOAT32
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import check_features
 from dsocr_analyze.hardware.kernel_times import Floats
 from dsocr_analyze.hardware.timed_device import Device
-from dsocr_analyze.kernels import Gemm, Kernel, Rows
+from dsocr_analyze.kernels import FLOAT32, Gemm, Kernel, Rows
 from dsocr_analyze.tape import Size
 from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.kernel_seconds import (

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct, toml
 
-from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.names import did_you_mean, in_any_case
+from dsocr_analyze.errors import WorkloadError, did_you_mean, in_any_case
 from dsocr_analyze.workload import Mode, PageWorkload
 
 if TYPE_CHECKING:

@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.dtypes import Dtype
 from dsocr_analyze.hardware.kernel_times import Floats
 from dsocr_analyze.hardware.timed_device import STORED_BITS, Device
-from dsocr_analyze.kernels import Kernel
+from dsocr_analyze.kernels import Dtype, Kernel
 from dsocr_analyze.tape import Size, ceil_div, maximum, minimum
 from dsocr_analyze.timing.kernel_seconds import Duration, Figure, kernel_seconds
 from dsocr_analyze.timing.runtimes import NATIVE, Host, Precision

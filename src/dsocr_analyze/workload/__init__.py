@@ -4,8 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from dsocr_analyze.errors import PageError, WorkloadError
-from dsocr_analyze.names import did_you_mean
+from dsocr_analyze.errors import PageError, WorkloadError, did_you_mean
 
 LARGEST_VIEW: Final = 16_384
 LARGEST_COUNT: Final = 1_048_576

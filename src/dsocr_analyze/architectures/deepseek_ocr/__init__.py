@@ -37,9 +37,8 @@ from dsocr_analyze.architectures.ocr_family.family_member import (
 )
 from dsocr_analyze.architectures.ocr_family.vision import projector, sam
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
-from dsocr_analyze.dtypes import FLOAT32, INT64
 from dsocr_analyze.figures import StageScope
-from dsocr_analyze.kernels import Attention
+from dsocr_analyze.kernels import FLOAT32, INT64, Attention
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import (
     bicubic,

@@ -25,8 +25,7 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     DecoderDimensions,
     multi_head_attention,
 )
-from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
-from dsocr_analyze.kernels import Attention, Gemm
+from dsocr_analyze.kernels import BOOL, FLOAT32, INT64, Attention, Gemm
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, fused_attention, linear, rms_norm
 

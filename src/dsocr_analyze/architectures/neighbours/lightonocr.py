@@ -30,9 +30,8 @@ from dsocr_analyze.architectures.neighbours.vision import (
 )
 from dsocr_analyze.architectures.ocr_family.attention import rotated, swiglu
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
-from dsocr_analyze.dtypes import INT64
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.kernels import Convolution
+from dsocr_analyze.kernels import INT64, Convolution
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import convolution, linear, mlp, rms_norm
 from dsocr_analyze.workload import PageWorkload

@@ -32,10 +32,9 @@ from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.family_member import DECODE
 from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
-from dsocr_analyze.dtypes import BOOL, INT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.figures import PREFILL_STAGE, StageScope
-from dsocr_analyze.kernels import Rows
+from dsocr_analyze.kernels import BOOL, INT32, INT64, Dtype, Rows
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import embedding
 from dsocr_analyze.toml_table import read_toml

@@ -23,8 +23,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
 )
 from dsocr_analyze.architectures.ocr_family.attention import swiglu
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
-from dsocr_analyze.dtypes import BOOL, INT32, INT64
-from dsocr_analyze.kernels import Elements, Rows, Work
+from dsocr_analyze.kernels import BOOL, INT32, INT64, Elements, Rows, Work
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import mlp, rms_norm
 

@@ -30,8 +30,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
 )
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
-from dsocr_analyze.dtypes import INT64
-from dsocr_analyze.kernels import Convolution, Rows
+from dsocr_analyze.kernels import INT64, Convolution, Rows
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import convolution, layer_norm, mlp
 from dsocr_analyze.workload import PageWorkload

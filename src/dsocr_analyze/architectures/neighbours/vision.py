@@ -15,8 +15,7 @@ from typing import Final, TypeAlias
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.attention import rotated
-from dsocr_analyze.dtypes import FLOAT32, INT32, INT64
-from dsocr_analyze.kernels import Attention, Convolution, Gemm, Rows
+from dsocr_analyze.kernels import FLOAT32, INT32, INT64, Attention, Convolution, Gemm, Rows
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import (
     ACTIVATIONS,

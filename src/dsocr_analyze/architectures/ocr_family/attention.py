@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
-from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64
-from dsocr_analyze.kernels import Attention, Gemm
+from dsocr_analyze.kernels import BOOL, FLOAT32, INT64, Attention, Gemm
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, fused_attention, linear
 

@@ -29,7 +29,6 @@ from dsocr_analyze.architectures.ocr_family.ocr_model import (
     prefill,
     step,
 )
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import (
     DECODE_STAGE,
@@ -42,7 +41,16 @@ from dsocr_analyze.figures import (
     RoutedExperts,
     StageFigures,
 )
-from dsocr_analyze.kernels import NO_WORK, Kernel, Work, merged, total_work
+from dsocr_analyze.kernels import (
+    BFLOAT16,
+    FLOAT32,
+    NO_WORK,
+    Dtype,
+    Kernel,
+    Work,
+    merged,
+    total_work,
+)
 from dsocr_analyze.tape import Size
 from dsocr_analyze.workload import PageWorkload
 

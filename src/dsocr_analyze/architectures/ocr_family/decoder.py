@@ -23,9 +23,8 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     swiglu,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
-from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.figures import IncidentalOperators, RoutedExperts, expected_experts
-from dsocr_analyze.kernels import Gemm, Rows
+from dsocr_analyze.kernels import BOOL, FLOAT32, INT64, Dtype, Gemm, Rows
 from dsocr_analyze.tape import Operand, Size, Tape, ceil_log2, minimum
 from dsocr_analyze.tape.modules import linear, rms_norm
 

@@ -30,9 +30,9 @@ from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, decoder
 from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
-from dsocr_analyze.dtypes import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.figures import DECODE_STAGE, PREFILL_STAGE, StageScope
+from dsocr_analyze.kernels import BOOL, FLOAT32, INT64, Dtype
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import embedding, linear
 from dsocr_analyze.workload import (

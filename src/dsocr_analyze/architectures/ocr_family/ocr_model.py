@@ -11,7 +11,6 @@ from dsocr_analyze.architectures.config_file import Config, KeyTable
 from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.views import PageRule
-from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.figures import (
     DECODE_STAGE,
     PREFILL_STAGE,
@@ -20,6 +19,7 @@ from dsocr_analyze.figures import (
     StageScope,
     owner_among,
 )
+from dsocr_analyze.kernels import BFLOAT16, Dtype
 from dsocr_analyze.tape import Operand, Size, Spans, Tape
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 

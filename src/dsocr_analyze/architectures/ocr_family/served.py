@@ -25,10 +25,21 @@ from dsocr_analyze.architectures.ocr_family.attention import (
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions, ModelDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
-from dsocr_analyze.dtypes import BFLOAT16, FLOAT32, INT64, Dtype
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import DECODE_STAGE, PREFILL_STAGE
-from dsocr_analyze.kernels import Attention, Experts, Kernel, Rows, Work, merged, total_work
+from dsocr_analyze.kernels import (
+    BFLOAT16,
+    FLOAT32,
+    INT64,
+    Attention,
+    Dtype,
+    Experts,
+    Kernel,
+    Rows,
+    Work,
+    merged,
+    total_work,
+)
 from dsocr_analyze.tape import ArrayTape, Operand, Size, Tape, maximum
 from dsocr_analyze.tape.modules import embedding, fused_attention, fused_rms_norm, linear
 from dsocr_analyze.workload import PageWorkload, ViewBatch

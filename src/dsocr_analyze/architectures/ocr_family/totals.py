@@ -16,10 +16,9 @@ from dsocr_analyze.architectures.ocr_family.attention import Pass
 from dsocr_analyze.architectures.ocr_family.decoder import experts_touched
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
-from dsocr_analyze.dtypes import BFLOAT16, Dtype
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.figures import PageTotals
-from dsocr_analyze.kernels import NO_WORK, Work
+from dsocr_analyze.kernels import BFLOAT16, NO_WORK, Dtype, Work
 from dsocr_analyze.tape import Size, largest, maximum, minimum
 from dsocr_analyze.tape.polynomial import (
     LevelSpans,

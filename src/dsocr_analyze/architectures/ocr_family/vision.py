@@ -11,8 +11,7 @@ import itertools
 from collections.abc import Sequence
 
 from dsocr_analyze.architectures.ocr_family.dimensions import ProjectorDimensions, SamDimensions
-from dsocr_analyze.dtypes import FLOAT32, INT64
-from dsocr_analyze.kernels import Attention, Gemm
+from dsocr_analyze.kernels import FLOAT32, INT64, Attention, Gemm
 from dsocr_analyze.tape import Operand, Size, Tape, ceil_div
 from dsocr_analyze.tape.modules import (
     ACTIVATIONS,
