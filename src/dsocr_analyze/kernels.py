@@ -27,6 +27,7 @@ BFLOAT16: Final = Dtype("bfloat16", 2)
 FLOAT16: Final = Dtype("float16", 2)
 FLOAT32: Final = Dtype("float32", 4)
 """Type in which softmax, norms, routing and interpolation compute."""
+UINT8: Final = Dtype("uint8", 1)
 INT32: Final = Dtype("int32", 4)
 INT64: Final = Dtype("int64", 8)
 """Type of token ids, positions and expert indices."""

@@ -343,7 +343,6 @@ def _open_parquet(path: Path, kind: RowKind) -> RowSource:
 
 
 _PARQUET_MAGIC: Final = b"PAR1"
-_PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 
 
 def open_rows(path: Path, kind: RowKind) -> RowSource:
@@ -360,6 +359,6 @@ def open_rows(path: Path, kind: RowKind) -> RowSource:
         raise kind.unreadable(path, getattr(error, "strerror", None) or str(error)) from error
     if start == _PARQUET_MAGIC:
         return _open_parquet(path, kind)
-    if path.suffix.lower() in _PARQUET_SUFFIXES:
+    if path.suffix.lower() in (".parquet", ".pq"):
         raise kind.error(f"{str(path)!r} is not a Parquet file; {kind.right}")
     return _open_csv(path, kind)

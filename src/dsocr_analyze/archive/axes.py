@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _RANGE: Final = r"-?[0-9]{1,40}(?::-?[0-9]{1,40}){0,2}"
-_NUMBERS: Final = re.compile(_RANGE)
 _PAGES: Final = re.compile(rf"(?P<widths>{_RANGE}) *[xX] *(?P<heights>{_RANGE})")
 _PAPERS: Final = re.compile(rf"(?P<paper>[^@:]+)@(?P<dpis>{_RANGE})")
 _SIZES: Final = re.compile(rf"(?:(?P<base>{_RANGE})/)?(?P<image>{_RANGE})")
@@ -39,7 +38,7 @@ def parse_numbers(argument: str, text: str, least: int, most: int) -> NDArray[np
     right = f"give {least} to {most}: numbers and ranges like 10,100:1000:100"
     grids: list[tuple[Sequence[int], ...]] = []
     for item in _items(argument, text, right):
-        if not _NUMBERS.fullmatch(item):
+        if not re.fullmatch(_RANGE, item):
             raise _error(argument, f"{item!r} is not a whole number or range; {right}")
         part = _range(argument, item)
         for end in (part[0], part[-1]):

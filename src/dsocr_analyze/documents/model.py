@@ -24,7 +24,7 @@ from dsocr_analyze.architectures.ocr_family.family_member import (
 from dsocr_analyze.architectures.ocr_family.named_sizes import Part, named_part
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.figures import StageFigures
-from dsocr_analyze.kernels import BFLOAT16, FLOAT32, NO_WORK, Dtype, Work, total_work, work_by
+from dsocr_analyze.kernels import BFLOAT16, FLOAT32, NO_WORK, UINT8, Work, total_work, work_by
 from dsocr_analyze.model import directory, loading
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.tape import Operand, Size, Tape, formula
@@ -32,7 +32,6 @@ from dsocr_analyze.trace import passes, record
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 _META: Final = torch.device("meta")
-_BYTE: Final = Dtype("uint8", 1)
 
 
 @dataclass(frozen=True)
@@ -475,7 +474,7 @@ def _image_transform(model: DocumentedModel) -> Iterator[Run]:
 
 def _to_view(t: Tape, C: Size, R: Size) -> None:
     """Bytes with channels first, divided by the largest; then minus mean, divided by deviation."""
-    tensor = t.move("clone", t.input(C * R * R, _BYTE))
+    tensor = t.move("clone", t.input(C * R * R, UINT8))
     x = t.map("div", t.cast(tensor, FLOAT32))
     del tensor
     y = t.move("clone", x)

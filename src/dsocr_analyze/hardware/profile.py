@@ -35,7 +35,9 @@ from dsocr_analyze.hardware.timed_device import (
     Engine,
 )
 from dsocr_analyze.input_files import SETTINGS_BYTES, read_bytes
-from dsocr_analyze.toml_table import Table
+
+Table: TypeAlias = Mapping[str, Any]
+"""A table of a profile, with unchecked values."""
 
 _HALVES: Final = ("bfloat16", "float16")
 _DTYPES: Final = (*_HALVES, "float8")

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 # --- a CPU's kernels -------------------------------------------------------------------------
 
 
-_WEIGHT_PRODUCTS: Final = frozenset({"linear", "addmm", "mm"})
 _ROWS: Final = (1, 2, 4, 16, 64, 256, 1024, 4096)
 _KEYS: Final = (64, 256, 1024, 4096)
 _TAPS: Final = (1, 9, 256)
@@ -66,8 +65,7 @@ def family_of(kernel: Kernel) -> str:
     """What a kernel is measured with."""
     dimensions = kernel.dimensions
     if isinstance(dimensions, Gemm):
-        has_weights = kernel.operator in _WEIGHT_PRODUCTS
-        return "product" if has_weights else "batched_product"
+        return "product" if kernel.operator in ("linear", "addmm", "mm") else "batched_product"
     if isinstance(dimensions, Attention):
         return "masked_attention" if dimensions.masked else "attention"
     if isinstance(dimensions, Convolution):

@@ -57,7 +57,6 @@ _MOST_WRITES: Final = 128
 """After more, a tensor's value is forgotten: each is computed in the frames of the next."""
 
 _ASSIGN: Final = torch.Tensor.__setitem__
-_FILLS: Final = bool | int | float | complex
 _REPEATS = frozenset({torch.repeat_interleave, torch.Tensor.repeat_interleave})
 
 _SHAPED_AS: Final[dict[Function, Function]] = {
@@ -232,7 +231,7 @@ def _fill(func: Function, args: Arguments, kwargs: Keywords) -> bool | int | flo
     place = _FILL_ARGUMENT.get(func)
     if place is not None:
         value = args[place] if len(args) > place else kwargs.get("fill_value")
-    return value if isinstance(value, _FILLS) else None
+    return value if isinstance(value, bool | int | float | complex) else None
 
 
 def _follow_through_view(
@@ -371,7 +370,6 @@ def routed_uniformly(
 _ATEN: Final = torch.ops.aten
 _GROUPED_MM: Final = getattr(getattr(_ATEN, "_grouped_mm", None), "default", None)
 """Missing from the oldest supported versions of torch."""
-_MASKS: Final = (torch.bool, torch.uint8)
 
 
 def known_shape(func: Operator, args: Arguments, kwargs: Keywords) -> Any:
@@ -415,7 +413,8 @@ def _answer_on_cpu(func: Operator, args: Arguments, kwargs: Keywords) -> Any:
     if func is _ATEN.index.Tensor:
         indices = list[Any]()
         for index in args[1]:
-            if isinstance(index, torch.Tensor) and index.is_meta and index.dtype in _MASKS:
+            is_on_meta = isinstance(index, torch.Tensor) and index.is_meta
+            if is_on_meta and index.dtype in (torch.bool, torch.uint8):
                 with uncounted():  # as a device would use it: its set positions, by dimension
                     [mask] = _values_of(func, index)
                     indices += map(_on_meta, mask.nonzero().unbind(1))

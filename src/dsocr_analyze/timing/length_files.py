@@ -22,8 +22,6 @@ from dsocr_analyze.workload import LARGEST_COUNT
 _LENGTH_COLUMN: Final = "new_tokens"
 """Column of a page's tokens; a file's only column may have any name."""
 
-_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
-
 
 def read_lengths(path: Path, *, warn: Callable[[str], None] = lambda _: None) -> OutputLengths:
     """The distribution of the lengths in a Parquet or CSV file.
@@ -70,7 +68,7 @@ def _wanted_column(what: str, names: list[str]) -> tuple[str, ...]:
             f"{what} has no column {_LENGTH_COLUMN!r} (it has {columns_text(names)}); "
             f"{meant_columns(names, _KIND.known)}{_KIND.right}"
         )
-    if _NUMBER.fullmatch(names[0].strip()):
+    if re.fullmatch(r"[+-]?[0-9]+(\.[0-9]*)?", names[0].strip()):
         raise WorkloadError(
             f"the only column of {what} is called {names[0]!r}, which is a number; "
             f"start a CSV file with a header: {_LENGTH_COLUMN}"

@@ -234,9 +234,6 @@ class ServedModes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     earlier: Mapping[str, str] = {}
 
 
-_ANY: Final = ServedModes(versions="any", source="")
-
-
 @cache
 def all_served_modes() -> Mapping[str, Mapping[str, ServedModes]]:
     """What is known, by architecture and engine."""
@@ -258,7 +255,8 @@ def served_notes(
         views[mode] = architecture.forms.model.page_rule.most_views * each.crop_mode
         if isinstance(each, PageWorkload):
             pages, views[mode] = each.prompt_pages, math.prod(each.grid)
-    row = all_served_modes().get(architecture.name, {}).get(server, _ANY)
+    rows = all_served_modes().get(architecture.name, {})
+    row = rows.get(server, ServedModes(versions="any", source=""))
     alone = (*views,) if row.modes is None else row.modes
     offered = row.several if pages > 1 and row.several else alone
     if row.modes == ():

@@ -34,8 +34,7 @@ def _linear_macs(call: Call) -> int:
 
 def _convolution_macs(call: Call) -> int:
     """fvcore expects the three flags more of `aten::_convolution`."""
-    flags = (False, False, False)
-    with_flags = replace(call, args=(*call.args[:9], *flags))
+    with_flags = replace(call, args=(*call.args[:9], False, False, False))
     return fvcore_count(jit_handles.conv_flop_jit, with_flags)
 
 

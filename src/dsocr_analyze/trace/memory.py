@@ -219,7 +219,7 @@ class _Places:
                 return func(*args, **kwargs)
             move = functools.partial(self._moved, to_host, func, args, kwargs)
             return self._record("transfer", [args[0]], {}, move)
-        if func is torch.Tensor.__setitem__ and type(args[2]) in _NUMBERS:
+        if func is torch.Tensor.__setitem__ and type(args[2]) in (bool, int, float, complex):
             target, key, number = args
             if not self._is_on_host(target):  # where a number is written as a tensor
                 layout = {"dtype": target.dtype, "device": target.device}
@@ -298,7 +298,6 @@ def _statistic(x: torch.Tensor, statistic: torch.Tensor) -> torch.Tensor:
 _MOVES: Final = frozenset(
     {torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.to, torch.Tensor.type_as}
 )
-_NUMBERS: Final = (bool, int, float, complex)
 _NORMS: Final = (
     torch.ops.aten.native_layer_norm.default,
     torch.ops.aten.native_batch_norm.default,

@@ -357,10 +357,6 @@ def refuse_uncountable(where: str, values: Arguments) -> None:
 
 # --- operators that take functions -----------------------------------------------------------
 
-_FLEX_ATTENTION: Final = "torch.nn.attention.flex_attention"
-_DYNAMO: Final = "torch._dynamo."
-_HIGHER_ORDER: Final = "torch._higher_order_ops."
-
 
 def refuse_higher_order(name: str) -> NoReturn:
     """Raises UncountableError for an operator that takes functions."""
@@ -387,12 +383,13 @@ def refuse_functions(error: BaseException) -> None:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         module = str(frame.f_globals.get("__name__"))
         places[1:] = [module]  # the last
-        if module == _FLEX_ATTENTION or module.startswith(_HIGHER_ORDER):
+        is_flex = module == "torch.nn.attention.flex_attention"
+        if is_flex or module.startswith("torch._higher_order_ops."):
             try:
                 refuse_higher_order(frame.f_code.co_name)
             except UncountableError as refusal:
                 raise refusal from error
-    if any(place.startswith(_DYNAMO) for place in places):
+    if any(place.startswith("torch._dynamo.") for place in places):
         raise UncountableError(
             "a graph made by torch.compile is not counted: the trace does not see its operators;"
             " call the function itself, or compile it without fullgraph=True"

@@ -348,8 +348,7 @@ def step_stretches(new_tokens: int, cuts: Sequence[int]) -> list[range]:
     The prefill pass yields one token, each step another.
     """
     bounds, steps = [0, *cuts, new_tokens - 1], range(new_tokens - 1)
-    stretches = map(steps.__getitem__, starmap(slice, pairwise(bounds)))
-    return [*filter(None, stretches)]
+    return [*filter(None, map(steps.__getitem__, starmap(slice, pairwise(bounds))))]
 
 
 def linear_stretches(steps: range, run: Callable[[int], Work]) -> list[range]:

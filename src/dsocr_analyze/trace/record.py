@@ -103,7 +103,6 @@ def _moved(old: str, new: str, path: str) -> str:
 
 # --- equal calls of operators --------------------------------------------------------------------
 
-_TENSORS: Final = (torch.Tensor, torch.nn.Parameter)
 _VALUES: Final = (
     int, float, bool, complex, str, type(None),
     torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -124,7 +123,7 @@ def _describe(arguments: Values, parts: list[Any]) -> bool:
     """Appends to `parts`; False if it is unclear."""
     for argument in arguments:
         kind = type(argument)
-        if kind in _TENSORS:
+        if kind in (torch.Tensor, torch.nn.Parameter):
             is_lazy = argument.is_conj() or argument.is_neg() or argument.is_nested
             if not argument.is_meta or argument.layout is not torch.strided or is_lazy:
                 return False
@@ -169,7 +168,6 @@ _PLAIN: Final = (
 )  # fmt: skip
 
 _is_plain: Final = functools.cache(lambda kind: issubclass(kind, _PLAIN))
-_version_of: Final = attrgetter("_version")
 
 _OF_EVERY_MODULE: Final = frozenset(vars(torch.nn.Module())) - {"training"}
 """What torch keeps on each module: hooks, parameters, buffers, children."""
@@ -305,4 +303,4 @@ class FirstCall:
             for name, value in table.items()
             if name not in _OF_EVERY_MODULE
         ]
-        return [*map(_version_of, tensors_in(self._arguments))], attributes
+        return [*map(attrgetter("_version"), tensors_in(self._arguments))], attributes

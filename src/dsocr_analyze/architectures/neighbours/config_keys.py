@@ -16,7 +16,6 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
 )
 
 _NO_WINDOW: Final = Harmless("read only with 'use_sliding_window', which is off")
-_TOKEN: Final = Harmless("a token's id")
 _CHANNELS: Final = Fixed((3,), "it changes the channels of a pixel")
 
 _ROTARY: Final[Rules] = {
@@ -111,7 +110,7 @@ _TOP: Final[Rules] = {
             "vision_end_token_id",
             "vision_token_id",
         ),
-        _TOKEN,
+        Harmless("a token's id"),
     ),
 }
 

@@ -93,7 +93,6 @@ class HeldPrompt:
 NATIVE: Final = Mode("native", 0, 0, crop_mode=False)
 """The only mode: the processor chooses the sides."""
 
-_IMAGE_TOKEN: Final = ("image_token_id", "image_token_index")
 _BEFORE: Final = 4
 """Tokens before the image at most; no figure depends on it."""
 
@@ -207,7 +206,7 @@ class Neighbour(Architecture, OcrModel):
     def image_token(self) -> int:
         """Id that stands for the image in a prompt."""
         named = (*self.config, *self._built_in)
-        name = next(each for each in named if each in _IMAGE_TOKEN)
+        name = next(each for each in named if each in ("image_token_id", "image_token_index"))
         return ConfigKeys(self.config).integer(name, least=0)
 
     def recognizes(self, config: Config) -> bool:

@@ -85,12 +85,10 @@ def _additive_mask(t: Tape, p: Pass) -> Operand:
         t.move("masked_fill", causal, later, into=causal)
         del later
         causal = t.cast(causal, t.dtype)
-        t.hold(index)
         del index
     visible = t.move("_to_copy", t.input(p.B * p.keys, INT64), n=n, dtype=t.dtype)
     hidden = t.map("rsub", visible)
     padding = t.move("masked_fill", hidden, t.cast(hidden, BOOL))
-    t.hold(visible)
     del visible, hidden
     if causal is None:
         return padding

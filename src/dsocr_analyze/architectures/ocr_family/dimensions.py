@@ -156,9 +156,7 @@ class ProjectorDimensions:
 
 # --- the decoder -------------------------------------------------------------------------------
 
-_SCORING_FUNCS: Final = ("softmax", "sigmoid")
 _TOPK_METHODS: Final = ("greedy", "group_limited_greedy", "noaux_tc")
-_ROPE_SCALING_TYPES: Final = ("linear", "dynamic", "yarn")
 
 DECODER_DEFAULTS: Final[Mapping[str, Any]] = {
     "hidden_act": "silu",
@@ -267,7 +265,7 @@ class DecoderDimensions:
             is_new = not use_mla and scaling.value("rope_type", None) is not None
             name = "rope_type" if is_new else "type"
             scaling.number("factor", least=1)  # no count depends on it
-            rope_scaling = scaling.choice(name, _ROPE_SCALING_TYPES)
+            rope_scaling = scaling.choice(name, ("linear", "dynamic", "yarn"))
         dimensions = cls(
             vocab_size=vocabulary,
             hidden_size=keys.integer("hidden_size", most=LARGEST_WIDTH),
@@ -404,7 +402,7 @@ def _experts(keys: ConfigKeys) -> dict[str, Any]:
         "num_experts_per_tok": per_token,
         "first_k_dense_replace": keys.integer("first_k_dense_replace", least=0),
         "moe_layer_freq": keys.integer("moe_layer_freq", usual["moe_layer_freq"]),
-        "scoring_func": keys.choice("scoring_func", _SCORING_FUNCS, usual["scoring_func"]),
+        "scoring_func": keys.choice("scoring_func", ("softmax", "sigmoid"), usual["scoring_func"]),
         "topk_method": method,
         "n_group": groups,
         "topk_group": chosen,

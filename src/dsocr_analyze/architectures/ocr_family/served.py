@@ -14,6 +14,7 @@ same names.
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
+from operator import attrgetter
 from typing import Final, cast
 
 import numpy as np
@@ -31,6 +32,7 @@ from dsocr_analyze.kernels import (
     BFLOAT16,
     FLOAT32,
     INT64,
+    UINT8,
     Attention,
     Dtype,
     Experts,
@@ -63,9 +65,6 @@ FUSIONS: Final = {
     "sampled": "the choice of the next token",
 }
 """What the model's own code runs instead, in the order in which a prompt meets it."""
-
-_QUANTIZED: Final = frozenset({"merged_linear", "linear"})
-_BYTE: Final = Dtype("uint8", 1)
 
 
 class Served:
@@ -166,7 +165,8 @@ class Served:
         A token meets every weight of a linear once.
         """
         kernels, experts = self.step(1, 1, c, BFLOAT16, 8), c.decoder.n_routed_experts or 0
-        linears = total_work(each.total for each in kernels if each.operator in _QUANTIZED)
+        quantized = (each for each in kernels if each.operator in ("merged_linear", "linear"))
+        linears = total_work(map(attrgetter("total"), quantized))
         return linears.macs + c.decoder.moe_layers * experts * c.decoder.expert_params
 
     def activation_bytes(self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype) -> Size:
@@ -257,7 +257,7 @@ def _attention(
     qk, new = t.view(qkv, n * ((H + kv) * D)), t.view(qkv, n * (2 * kv * D))
     t.map("rotary_embedding", qk, table, positions, flops=3, into=qk)
     t.move("cache_write", new, positions, written=new.n * cache_bits // 8, into=new)
-    pages = t.input(B * K * (2 * kv * D) * cache_bits // 8, _BYTE)
+    pages = t.input(B * K * (2 * kv * D) * cache_bits // 8, UINT8)
     skipped = scores_of_later_tokens(t, Pass(B, T), H)
     shape = Attention(B, H, kv, T, K, D, D, skippable_scores=skipped)
     heads = fused_attention(t, "paged_attention", shape, t.view(qkv, n * (H * D)), pages)

@@ -33,7 +33,6 @@ from dsocr_analyze.workload import PageWorkload
 Positive = Annotated[float, Meta(gt=0)]
 
 _PROMPT_TOLERANCE: Final = 1.2
-_VERSION: Final = re.compile(r"[\w.+-]{1,64}", re.ASCII)
 
 
 class BenchmarkFigure(Struct, frozen=True, kw_only=True):
@@ -224,7 +223,7 @@ def measured_server(
     named = benchmarks[0].engine
     is_other = not is_given and named in SERVERS and named != _family(server)
     server = server_named(str(named) if is_other else server).name
-    if version is not None and not _VERSION.fullmatch(version):
+    if version is not None and not re.fullmatch(r"[\w.+-]{1,64}", version, re.ASCII):
         raise BenchmarkError(
             f"server_version {version!r} is not a version; give one like 0.11.0",
             arguments=["server_version"],
