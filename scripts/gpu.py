@@ -213,7 +213,7 @@ def _small_config(model: Path, folder: Path) -> Path:
 def _measured(output: Path) -> dict[str, Any]:
     """What `measure` printed, and each prediction as a share of the fastest run."""
     report = json.loads(output.read_text(encoding="utf-8"))
-    times = {**report["stages"], "prefill pass": report["prefill"]}
+    times = {**report["stages"], "prefill pass": report["prefill"], "page": report["page"]}
     return {
         "seconds_by_stage": {
             name: {"measured": each["fastest"], "predicted": each["predicted"],

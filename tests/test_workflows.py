@@ -136,7 +136,6 @@ REVISION = GPU["env"]["DEFAULT_REVISION"]
         (step_of(COST, "upload-artifact"), "if", "always()"),
         # Nothing depends on it.
         (step_of(GPU, "setup flash-attn"), "continue-on-error", "true"),
-        (step_of(GPU, "setup flash-attn"), "if", "inputs.flash-attn"),
         # It keeps its environment, and no earlier result or checkout.
         (step_of(GPU, "actions/checkout"), "with",
          {"clean": "false", "persist-credentials": "false"}),
@@ -165,7 +164,6 @@ def test_it_says_so(of, keys, value):
         (EXAMPLES[CHECKING], "secrets", False), (" ".join(JOB), "permissions", False),
         (OTHER["if"], "'pull_request'", True), (str(OTHER["steps"]), "checkout", False),
         # Only revisions that have been read.
-        (step_of(GPU, "run.py setup\\n")["run"], "rm -rf tmp/gpu models/deepseek-ocr\n", True),
         ((ROOT / "models" / "README.md").read_text(encoding="utf-8"), REVISION, True),
         ("\n".join(GPU["on"]["workflow_dispatch"]["inputs"]["revision"]["options"]) + "\n",
          rf"\A{REVISION}\n([0-9a-f]{{40}}\n)*\Z", True),
@@ -217,10 +215,179 @@ def test_gpu_workflow_asks_for_what_the_script_takes_and_uploads_its_file(monkey
     line = step_of(GPU, "scripts/gpu.py")["run"].replace("\\\n", "")
     run = mock.Mock(return_value=0)
     monkeypatch.setattr(gpu, "run", run)
-    assert gpu.main(re.search(r"scripts/gpu.py ([^|]*)", line)[1].split()) == 0
+    assert gpu.main(re.search(r"scripts/gpu.py ([^|]*)", line)[1].replace('"', "").split()) == 0
     [[asked]] = [call.args for call in run.call_args_list]
-    assert (asked.device, asked.vendor) == ("cuda:0", Path("models/deepseek-ocr").resolve())
+    assert (asked.device, asked.vendor) == ("cuda:0", Path("$MODEL").resolve())
     assert str(asked.output).startswith(step_of(GPU, "upload-artifact")["with"]["path"])
+
+
+# --- gpu.yml on a runner ---------------------------------------------------------------------
+
+
+RUNS_IF = {
+    "": lambda job: job.is_well,
+    "${{ !cancelled() }}": lambda job: True,
+    "${{ !cancelled() && steps.model.outcome == 'success' }}":
+        lambda job: job.outcomes.get("model") == "success",
+    "${{ !cancelled() && inputs.flash-attn && steps.model.outcome == 'success' }}":
+        lambda job: job.flash_attn and job.outcomes.get("model") == "success",
+}  # fmt: skip
+"""When GitHub runs a step, by its condition."""
+
+PYTHON_THERE = """
+case "$1$2" in
+  -c*compileall*) echo "compiled" >> {log} ;;
+  -c*) exec {python} "$@" ;;
+  scripts/gpu.py*) echo "gpu.py $@" >> {log}; exec sh {gpu} "$@" ;;
+  *) echo "python $@" >> {log}; case "$*" in *{fails}*) exit 1 ;; esac ;;
+esac
+"""
+HF = """
+echo "hf $@" >> {log}
+for last; do :; done
+mkdir -p "$last"
+ls "$last" | sed "s/^/held /" >> {log}
+touch "$last/config.json"
+"""
+
+
+class Runner:
+    """A machine that runs the steps of gpu.yml in a checkout, with stand-ins for a GPU's.
+
+    `python` is this one, and so is scripts/run.py; what it would install is only written down.
+    """
+
+    def __init__(self, folder, gpu="echo measured; echo {} > tmp/gpu/gpu.json", fails="NONE"):
+        self.checkout, self.log = folder / "checkout", folder / "log"
+        self.environment, self.summary = folder / "environment", folder / "summary"
+        for name in ("scripts", "requirements", "pyproject.toml", ".gitignore"):
+            (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(
+                ROOT / name, self._there(name)
+            )
+        self._there("src").mkdir()
+        (folder / "gpu.sh").write_text(gpu)
+        there = {"log": self.log, "python": sys.executable, "gpu": folder / "gpu.sh",
+                 "fails": fails}  # fmt: skip
+        programs = self._there(".venv/bin/python").parent
+        program(programs / "python", PYTHON_THERE.format(**there))
+        program(programs / "hf", HF.format(**there))
+        program(
+            programs / "dsocr-analyze",
+            f'echo "dsocr-analyze $@" >> {self.log}\n'
+            "mkdir -p tmp/gpu/analysis && echo '# Page' > tmp/gpu/analysis/static_compute.md",
+        )
+        program(folder / "bin" / "python", f'exec {sys.executable} "$@"')
+        self.driver = folder / "bin" / "nvidia-smi"
+        program(self.driver, f'echo "nvidia-smi $@" >> {self.log}; echo 9.0')
+        run = ["git", "-C", self.checkout, "-c", "user.name=a", "-c", "user.email=a@example.org"]
+        for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "a state"]):
+            subprocess.run([*run, *arguments], check=True)
+
+    def _there(self, name):
+        path = self.checkout / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def run(self, *, flash_attn=False, weights="false"):
+        """The outcome of each step that ran, by name, and what was called."""
+        self.is_well, self.outcomes, self.flash_attn = True, {}, flash_attn
+        for file in (self.log, self.environment, self.summary):
+            file.write_text("")
+        outcomes = {}
+        for each in steps_of(GPU):
+            if "run" not in each or not RUNS_IF[each.get("if", "")](self):
+                continue
+            done = shell(each["run"], self.checkout, **self._variables(each, weights))
+            outcomes[each["name"]] = done
+            self.outcomes[each.get("id")] = "failure" if done else "success"
+            self.is_well &= not done or each.get("continue-on-error") == "true"
+        return outcomes, self.log.read_text().splitlines()
+
+    def _variables(self, each, weights):
+        given = {"REVISION": REVISION, "WEIGHTS": weights}
+        asked = {name: given.get(name, value) for name, value in each.get("env", {}).items()}
+        exported = self.environment.read_text().splitlines()
+        return {
+            "PATH": f"{self.driver.parent}:{os.environ['PATH']}", "HOME": str(self.checkout),
+            "GITHUB_ENV": str(self.environment), "GITHUB_STEP_SUMMARY": str(self.summary),
+            **asked, **dict(line.split("=", 1) for line in exported),
+        }  # fmt: skip
+
+
+ALL = ["Show the device", "Install", "Vendor checkout", "The main job on cuda:0",
+       "Measurements and tests", "Job summary"]  # fmt: skip
+CODE = f"models/deepseek-ocr-{REVISION}"
+
+
+def test_the_steps_run_in_order_and_a_second_time_install_and_keep_what_is_there(tmp_path):
+    runner = Runner(tmp_path)
+    outcomes, calls = runner.run()
+    assert outcomes == dict.fromkeys(ALL, 0)
+    assert calls[0].startswith("nvidia-smi")
+    assert any("--require-hashes" in call and "dev.txt" not in call for call in calls)
+    [hf] = [call for call in calls if call.startswith("hf")]
+    assert hf.startswith(f"hf download deepseek-ai/DeepSeek-OCR --revision {REVISION} --include")
+    assert hf.endswith(f"--exclude *.safetensors* --local-dir {CODE}")
+    assert calls[-2].startswith(f"dsocr-analyze --model {CODE} --trust-remote-code --device cuda:0")
+    assert calls[-1].startswith(f"gpu.py scripts/gpu.py run --vendor {CODE} --minutes 45")
+    # Measured once, told twice.
+    assert (runner.checkout / "tmp/gpu/gpu.json").is_file()
+    assert runner.summary.read_text() == "    measured\n# Page\n"
+    # What git ignores stays, other files and earlier results do not.
+    stale = [runner.checkout / name for name in ("stray.py", "tmp/gpu/old.json")]
+    for file in stale:
+        file.touch()
+    outcomes, calls = runner.run()
+    assert outcomes == dict.fromkeys(ALL, 0)
+    assert not any(file.exists() for file in stale)
+    assert [call.split()[0] for call in calls] == [
+        "nvidia-smi", "hf", "held", "dsocr-analyze", "gpu.py",
+    ]  # fmt: skip
+
+
+def test_weights_are_in_a_folder_of_their_own(tmp_path):
+    runner = Runner(tmp_path)
+    runner.run()
+    _, calls = runner.run(weights="true")
+    [hf] = [call for call in calls if call.startswith("hf")]
+    assert hf.endswith(f"--include *.py *.json *.safetensors --local-dir {CODE}-weights")
+    assert not [call for call in calls if call.startswith("held")]
+    assert f"--vendor {CODE}-weights" in calls[-1]
+
+
+def test_flash_attention_comes_last_and_may_fail(tmp_path):
+    runner = Runner(tmp_path, fails="flash-attn")
+    outcomes, calls = runner.run(flash_attn=True)
+    built = "Install flash-attn for this device"
+    assert [*outcomes] == [*ALL[:4], built, *ALL[4:]]
+    assert [name for name, status in outcomes.items() if status] == [built]
+    assert runner.is_well
+    installing = [each for each, call in enumerate(calls) if "pip" in call and "install" in call]
+    assert "flash-attn" in calls[installing[-1]]
+    assert "scripts/gpu.py" in calls[-1]
+
+
+@pytest.mark.parametrize("broken", ["Show the device", "Install", "Vendor checkout"])
+def test_without_a_device_an_environment_or_a_model_nothing_is_measured(tmp_path, broken):
+    runner = Runner(tmp_path, fails="require-hashes" if broken == "Install" else "NONE")
+    if broken == "Show the device":
+        runner.driver.write_text("#!/bin/sh\nexit 9\n")
+    if broken == "Vendor checkout":
+        program(runner.checkout / ".venv/bin/hf", "exit 1")
+    outcomes, calls = runner.run(flash_attn=True)
+    assert not runner.is_well
+    assert [*outcomes] == [*ALL[: ALL.index(broken) + 1], "Job summary"]
+    assert outcomes[broken] != 0
+    assert not [call for call in calls if call.startswith(("gpu.py", "dsocr-analyze"))]
+
+
+def test_a_job_without_cuda_fails_although_the_driver_answers(tmp_path):
+    """As scripts/gpu.py ends with 2 there; what it says is in the summary all the same."""
+    runner = Runner(tmp_path, gpu="echo no device; exit 2")
+    outcomes, _ = runner.run()
+    assert [name for name, status in outcomes.items() if status] == ["Measurements and tests"]
+    assert not runner.is_well
+    assert runner.summary.read_text().startswith("    no device\n")
 
 
 # --- scripts/gpu.py --------------------------------------------------------------------------
@@ -334,6 +501,16 @@ def test_tests_that_were_all_skipped_did_not_pass(tmp_path, skipped, passes):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.skipif(
+    shutil.which("nvidia-smi") is not None, reason="what a machine without a GPU says"
+)
+def test_tests_of_a_gpu_do_not_pass_without_one():
+    asked = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu"]
+    done = subprocess.run([*asked, "tests/test_gpu.py"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, "no test of a GPU ran" in done.stdout) == (1, True), done.stdout
+
+
+@pytest.mark.exhaustive
 def test_every_file_with_a_test_of_the_gpu_is_collected():
     collected = [sys.executable, "-m", "pytest", "-m", "gpu", "--collect-only", "-q"]
     said = subprocess.run(
@@ -356,6 +533,7 @@ def test_the_reference_is_really_measured_with_what_this_python_has(tmp_path):
         "prefill",
         "decode",
         "prefill pass",
+        "page",
     ]
     assert found["report"]["weights"] == "random"
 
