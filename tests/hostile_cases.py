@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import tomllib
 from functools import cache
@@ -109,6 +110,7 @@ def as_json(value: Any, draw: Random) -> bytes:
 
 
 DATA: Final = Path(__file__).parent / "data"
+CPU: Final = Path(__file__).parent.parent / "benchmarks/measured/cpu-amd-epyc-2-threads.toml"
 EXAMPLES: Final = Path(__file__).parent.parent / "examples"
 ANALYTIC: Final = ("--engine", "analytic", "--output", "out")
 
@@ -212,13 +214,21 @@ like = "h100-sxm"
 
 
 def devices_case(draw: Random) -> Case:
-    """A profile of a GPU with wrong values: its peaks alone, or its kernels' times too."""
+    """A profile with wrong values: a GPU's peaks, alone or with its kernels' times, or a CPU's."""
     shipped = sorted((Path(hardware.__file__).parent / "profiles").glob("*.toml"))
-    times = draw.choice(shipped).read_text() if draw.random() < 0.5 else ""
+    kind = draw.choice(("gpu", "kernels", "kernels", "cpu"))
+    times = draw.choice(shipped).read_text() if kind == "kernels" else ""
     head, tables = GPU.split("[gpu]")
-    Path("valid.toml").write_text(f"{head}\n{times}\n[gpu]{tables}")
+    text = f"{head}\n{times}\n[gpu]{tables}"
+    if kind == "cpu":
+        text = re.sub("(?m)^name = .*", 'name = "mine"', CPU.read_text(), count=1)
+    Path("valid.toml").write_text(text)
     write_wrong_toml(Path("valid.toml"), "mine.toml", draw)
     command = draw.choice((("devices",), ("devices", "mine"), ("time", "mine"),
+                           ("time", "mine", "--concurrency", "1,max", "--server", "sglang"),
+                           ("plan", "--pages", "1M", "--deadline", "24h", "--gpu", "mine"),
+                           ("advise", "--gpu", "mine"),
+                           ("compare", "tiny", "base", "--gpu", "mine", *ANALYTIC[:2]),
                            ("sweep", "--mode", "tiny", "--gpu", "mine")))  # fmt: skip
     return [*command, "--profile", "mine.toml"]
 

@@ -27,7 +27,7 @@ from dsocr_analyze.architectures.ocr_family.closed_forms import _logits_bytes
 from dsocr_analyze.cli import main
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.figures import BytesAlive, MemoryFigures, Peak, expected_experts
-from dsocr_analyze.hardware import device
+from dsocr_analyze.hardware import device, kernel_times, profile as profiles
 from dsocr_analyze.hardware.coefficients import COEFFICIENTS, coefficients_of
 from dsocr_analyze.hardware.devices import (
     Gpu,
@@ -677,7 +677,20 @@ def test_a_users_file_adds_a_gpu_in_the_format_of_the_shipped_ones(tmp_path):
      (GPU + "[gemm.bf16]", "unknown type gemm.bf16"),
      (GPU + "[gemm.bfloat16]", "table of coefficients"),
      (GPU + "[movement.bfloat16.coefficients]\nl2_share = 1", "lacks memory_share"),
-     (GPU + COEFFICIENTS_TEXT.replace("l2_share = 1", "l2_share = 0"), "l2_share must be above 0"),
+     *((GPU + COEFFICIENTS_TEXT.replace("l2_share = 1", f"l2_share = {wrong}"),
+        rf"l2_share must be a number from 1e-09 to 1e\+09, not {shown}") for wrong, shown in (
+         ("0", 0), ("1e-300", 1e-300), ("2e9", 2e9), ("inf", "inf"), ("true", "true"),
+         (f"0x{'f' * 5000}", "a huge number"))),
+     *((GPU.replace('"h800"', repr(name)), "name must be lower-case letters") for name in (
+         "=1+2", "-x", "a b", "A", "a|b", "\u202ea", "a" * 101)),
+     (f"{'.'.join('a' * 65)} = 1", "a key has more than 64 parts"),
+     *((f"name = 'h100-sxm'\n{re.sub(f'(?m)^{key} = .*', f'{key} = {wrong}', H100_TEXT)}", said)
+       for key, wrong, said in (
+         ("slots", 0, "slots must be a whole number from 1"),
+         ("tile_queries", 0, "tile_queries must be a whole number from 1"),
+         ("splits", -1, "splits must be a whole number, not -1"),
+         ("tiles", 8, "tiles must be a whole number from 0 to [37], not 8"),
+         ("tiles", 1.0, "tiles must be a whole number, not 1.0"))),
      (GPU + COEFFICIENTS_TEXT, "lacks held_out_median, held_out_p90.*derived"),
      ("source = 3\n" + GPU, "source must be a string"),
      ("gemm = 3\n" + GPU, "gemm must be a table"),
@@ -687,7 +700,7 @@ def test_a_users_file_adds_a_gpu_in_the_format_of_the_shipped_ones(tmp_path):
      *((f"{GPU}{MOVEMENT}{line}\n{COEFFICIENTS_TEXT}", part) for line, part in (
          ("held_out_p90 = 1", "lacks held_out_median:"),
          ("derived = ''", "derived must be a string"),
-         ("held_out_p90 = 1\nheld_out_median = 'x'", "held_out_median must be a number above 0"),
+         ("held_out_p90 = 1\nheld_out_median = 'x'", "held_out_median must be a number from 1e-09"),
          ("derived = 'x'\nframework = 1", "framework must be a string"),
          ("derived = 'x'\ntraining_rows = 'many'", "training_rows must be a whole number"),
          ("derived = 'x'\nheld_out_rows = []", "held_out_rows must be a whole number")))],
@@ -695,6 +708,12 @@ def test_a_users_file_adds_a_gpu_in_the_format_of_the_shipped_ones(tmp_path):
 def test_what_is_wrong_in_a_users_file_is_named(tmp_path, text, part):
     with pytest.raises(DeviceError, match=part):
         profile_of(tmp_path, text)
+
+
+def test_every_choice_of_a_library_may_stand_in_a_profile():
+    most = {"ScaledGemmCoefficients": len(kernel_times.TILES) - 1, "ExpertsCoefficients": 3}
+    assert {record.__name__: largest for record, largest in profiles._MOST_TILES.items()} == most
+    assert len(kernel_times._CHOICES) == 4
 
 
 def test_the_table_shows_every_gpu_and_what_is_extrapolated_or_assumed(

@@ -1,5 +1,6 @@
 """Input that would hang, fill the memory or talk past the tool is refused, in one line."""
 
+import contextlib
 import faulthandler
 import gzip
 import json
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from random import Random
 from unittest import mock
@@ -25,6 +27,7 @@ from dsocr_analyze import errors, row_files
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr import ClipModelDimensions
 from dsocr_analyze.model import directory, loading
+from dsocr_analyze.toml_table import parse_toml
 from dsocr_analyze.workload import image_file as page_files
 
 CONFIG = json.loads((DEFAULT.reference / "config.json").read_text())
@@ -101,6 +104,35 @@ def test_a_header_that_never_ends_is_not_read_to_its_end(tmp_path, monkeypatch, 
     options = ["--engine", "analytic", "--output", tmp_path, "--image"]
     assert call(capsys, *options, short)[0] == 0
     assert "header does not end" in refused(capsys, *options, long)
+
+
+PARTS = ("a", '"b.c"', r'"\""', "'d'", "e-1 ")
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("written", ["{} = 1", " {} = 1", "x = {{ {} = 1 }}", "[{}]", "[[ {} ]]"])
+def test_keys_of_many_parts_are_refused_before_they_take_all_memory(part, written):
+    """40 KB of them take 1.6 GB."""
+    most, more = (written.format(" . ".join([part] * count)) for count in (64, 65))
+    assert parse_toml(most) == tomllib.loads(most)
+    for text in (more, f"a = 1\n{more}"):
+        with pytest.raises(ValueError, match="more than 64 parts"):
+            parse_toml(text)
+
+
+def test_dots_that_stand_in_no_key_are_read():
+    text = (
+        f"x = [{', '.join(['0.5'] * 99)}]\ny = '{'a.b, ' * 99}'\nz = '{'.' * 999}'\n# {'. ' * 99}"
+    )
+    assert parse_toml(text) == tomllib.loads(text)
+
+
+@pytest.mark.parametrize("part", ["a", "a ", "'", '"', '"\\', " ", "a.", ".", "''.", ",'", '"a" .'])
+def test_looking_for_such_keys_takes_no_time(part):
+    start = time.process_time()
+    with contextlib.suppress(ValueError):
+        parse_toml(part * ((1 << 20) // len(part)))
+    assert time.process_time() - start < 3
 
 
 TOKENIZER = {

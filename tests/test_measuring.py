@@ -594,8 +594,8 @@ def test_a_profile_is_written_as_it_was_read_and_serves_the_very_device_only(pro
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("\nthreads = ", "\nthreads = -", "cpu.threads must be a number above 0"),
-        ("\nthreads = ", "\nthreads = 0.", "cpu.threads must be a number above 0"),
+        ("\nthreads = ", "\nthreads = -", "cpu.threads must be a whole number from 1"),
+        ("\nthreads = ", "\nthreads = 0.", "cpu.threads must be a whole number from 1"),
         ("operator_us = 0.01", 'operator_us = "fast"', "cpu.operator_us must be a number"),
         ("[kernels.product.", "[kernels.products.", "unknown macs@1"),
         ('"call" = 8', '"call" = -8', "call must be 0 or above"),

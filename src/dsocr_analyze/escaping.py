@@ -111,5 +111,8 @@ def shown(value: object) -> str:
     """A value of a JSON or TOML file, on one line of readable length."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a huge number"
+    try:
+        text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a huge number"
+    except (ValueError, RecursionError):  # a number of thousands of digits, or deep tables
+        text = "a huge table"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, time
@@ -30,12 +31,25 @@ TomlValue: TypeAlias = (
 Table: TypeAlias = Mapping[str, Any]
 """A table as read, with unchecked values."""
 
+_KEY: Final = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
+_LONG_KEY: Final = re.compile(rf"""(?<![\w"'.\\-]){_KEY}(?:\.[ \t]*+{_KEY}){{64}}""", re.ASCII)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The top-level table of a text; raises ValueError or RecursionError if it is not TOML.
+
+    `tomllib` takes time and memory that grow with the square of a key's parts.
+    """
+    if _LONG_KEY.search(text):
+        raise ValueError("a key has more than 64 parts")
+    return tomllib.loads(text)
+
 
 def read_toml(path: Path) -> TomlTable:
     """The top-level table of a file; raises ConfigError if it cannot be read."""
     name = repr(str(path))
     try:
-        values = tomllib.loads(read_bytes(path, SETTINGS_BYTES).decode())
+        values = parse_toml(read_bytes(path, SETTINGS_BYTES).decode())
     except OSError as error:
         raise ConfigError(f"cannot read {name}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # includes TOMLDecodeError

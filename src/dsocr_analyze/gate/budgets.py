@@ -4,7 +4,6 @@ import itertools
 import json
 import operator
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
@@ -22,7 +21,7 @@ from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.measured import Measurement
 from dsocr_analyze.report.reading import LARGEST_NUMBER
-from dsocr_analyze.toml_table import REQUIRED, TomlTable
+from dsocr_analyze.toml_table import REQUIRED, TomlTable, parse_toml
 
 PYPROJECT: Final = "pyproject.toml"
 """The file with budgets in a table of their own; in others they are at the top."""
@@ -142,7 +141,7 @@ Budgets: TypeAlias = Mapping[str, BudgetedWorkload]
 def budgets_in(text: str, file: str, *, is_pyproject: bool) -> Budgets | None:
     """The budgets in a file's text, None for a `pyproject.toml` without any; or ConfigError."""
     try:
-        values: Any = tomllib.loads(text)
+        values: Any = parse_toml(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file!r} is not TOML: {error}") from error
     table = TomlTable(file, "", values)
@@ -276,12 +275,12 @@ def edited(text: str, file: str, edits: Mapping[str, Sequence[Edit]], *, is_pypr
     lines += "" if lines.endswith("\n") else "\n"
     path = (*(_PYPROJECT_TABLE if is_pyproject else ()), "workloads")
     try:
-        document, expected = tomlkit.parse(lines), tomllib.loads(lines)
+        document, expected = tomlkit.parse(lines), parse_toml(lines)
         for name, found in edits.items():
             for each in (document, expected):
                 _apply(reduce(operator.getitem, (*path, name), each), found)
         written = tomlkit.dumps(document)
-        if tomllib.loads(written) != expected:
+        if parse_toml(written) != expected:
             raise ValueError("something else was written")
     except (exceptions.TOMLKitError, ValueError, KeyError, TypeError) as error:
         said = (

@@ -9,6 +9,7 @@ one. What no engine launched holds under all.
 """
 
 import json
+import re
 import tomllib
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
@@ -20,10 +21,13 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.escaping import shown
 from dsocr_analyze.hardware.coefficients import (
     COEFFICIENTS,
     Coefficients,
+    ExpertsCoefficients,
     Fitted,
+    ScaledGemmCoefficients,
     coefficients_of,
 )
 from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue
@@ -35,9 +39,7 @@ from dsocr_analyze.hardware.timed_device import (
     Engine,
 )
 from dsocr_analyze.input_files import SETTINGS_BYTES, read_bytes
-
-Table: TypeAlias = Mapping[str, Any]
-"""A table of a profile, with unchecked values."""
+from dsocr_analyze.toml_table import Table, parse_toml
 
 _HALVES: Final = ("bfloat16", "float16")
 _DTYPES: Final = (*_HALVES, "float8")
@@ -57,6 +59,15 @@ _OF_GPU: Final = (
     "title", "tensor_tflops", "bandwidth_gb_s", "memory_gb", "source", "sms", "l2_mb",
 )  # fmt: skip
 """Keys of every GPU's table."""
+_MAY_BE_ZERO: Final = (
+    "tiles", "splits", "split_needs_groups", "slow_columns", "slow_depth", "packed_queries",
+)  # fmt: skip
+_MOST_TILES: Final = {ScaledGemmCoefficients: 7, ExpertsCoefficients: 3}
+"""The largest constant of `kernel_times` for what a library chooses."""
+_NAME: Final = re.compile(r"[^\W_][\w.+-]{0,99}")  # in a table of CSV, no formula
+_LEAST: Final = 1e-9
+_MOST: Final = 1e9
+"""Beyond any GPU's figures and coefficients, seconds and counts would not be finite."""
 
 
 def device(name: str, *, profiles: Iterable[Path] = ()) -> Device:
@@ -157,15 +168,16 @@ def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> 
     """
     known = all_profiles() if known is None else known
     try:
-        table = tomllib.loads(read_bytes(file, SETTINGS_BYTES).decode())
+        table = parse_toml(read_bytes(file, SETTINGS_BYTES).decode())
     except OSError as error:
         raise DeviceError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
         raise DeviceError(f"{str(file)!r} is not a device profile: {error}") from error
     _check_keys(table, _TOP, str(file))
     _check(
-        table, ["name"], f"{file}: ", "a lower-case string",
-        lambda name: isinstance(name, str) and name != "" and name == name.lower(),
+        table, ["name"], f"{file}: ",
+        "lower-case letters, digits, '.', '+', '-' and '_', of which the first two come first",
+        lambda name: isinstance(name, str) and name == name.lower() and _NAME.fullmatch(name),
     )  # fmt: skip
     _check(table, ["source", "licence", "system"], f"{file}: ", "a string", _is_text, "")
     name: str = table["name"]
@@ -226,8 +238,13 @@ def _check_kind(entry: Any, record: type[Coefficients], where: str) -> None:
         needed=[field.name for field in fields(record) if field.default is MISSING],
     )  # fmt: skip
     for name in given:
-        rule = ("a whole number", _is_count) if types[name] == "int" else ("above 0", _is_positive)
+        rule = _FIELDS[types[name]] if name not in _MAY_BE_ZERO else ("a whole number", _is_count)
         _check(given, [name], f"{where}.coefficients.", *rule)
+    if (most := _MOST_TILES.get(record)) is not None:
+        _check(
+            given, ["tiles"], f"{where}.coefficients.", f"a whole number from 0 to {most}",
+            lambda tiles: tiles <= most,
+        )  # fmt: skip
     _check(
         entry, ["derived"], f"{where}.", "a string naming the origin",
         lambda origin: origin is None or (isinstance(origin, str) and origin != ""),
@@ -238,7 +255,7 @@ def _check_kind(entry: Any, record: type[Coefficients], where: str) -> None:
             f"{where} lacks {', '.join(missing)}: errors measured on sizes held out of the fit; for"
             ' coefficients that were not fitted, name their origin instead: derived = "..."'
         )
-    _check(entry, () if missing else _ERRORS, f"{where}.", "a number above 0", _is_positive)
+    _check(entry, () if missing else _ERRORS, f"{where}.", *_FIELDS["float"])
     _check(entry, ["framework"], f"{where}: ", "a string", _is_text, "")
     _check(entry, _COUNTS, f"{where}.", "a whole number", _is_count, 0)
 
@@ -250,15 +267,15 @@ def _cpu_kernels(table: Table, where: str) -> CpuKernels:
     if not isinstance(cpu, dict):
         raise DeviceError(f"{where}: cpu must be a table")
     _check_keys(cpu, ("threads", "operator_us"), f"{where}: cpu")
-    _check(cpu, ["threads"], f"{where}: cpu.", "a number above 0", _is_whole)
-    _check(cpu, ["operator_us"], f"{where}: cpu.", "a number above 0", _is_positive)
+    _check(cpu, ["threads"], f"{where}: cpu.", *_FIELDS["int"])
+    _check(cpu, ["operator_us"], f"{where}: cpu.", *_FIELDS["float"])
     if not isinstance(kernels, dict) or not all(isinstance(e, dict) for e in kernels.values()):
         raise DeviceError(f"{where}: kernels must be a table of families by data type")
     for family, dtype, entry in ((f, d, e) for f, each in kernels.items() for d, e in each.items()):
         place = f"{where}: kernels.{family}.{dtype}"
         given = _given_coefficients(entry, _STATED_OF_CPU, names_of(family), place)
         _check(given, given, f"{place}.coefficients.", "0 or above", _is_amount)
-        _check(entry, _STATED_OF_CPU, f"{place}.", "a number", _is_amount)
+        _check(entry, _STATED_OF_CPU, f"{place}.", "a number, 0 or above", _is_amount)
         _check(entry, ["held_out_rows", "training_rows"], f"{place}.", "a whole number", _is_count)
         families[family, dtype] = Fitted(
             {name: float(value) for name, value in given.items()},
@@ -291,17 +308,19 @@ def _check_keys(table: Table, known: Iterable[str], where: str, needed: Iterable
 
 
 def _check(
-    table: Table, keys: Iterable[str], where: str, right: str, is_right: Callable[[Any], bool],
+    table: Table, keys: Iterable[str], where: str, right: str, is_right: Callable[[Any], object],
     default: object = None,
 ) -> None:  # fmt: skip
     for key in keys:
         value = table.get(key, default)
         if not is_right(value):
-            raise DeviceError(f"{where}{key} must be {right}, not {value!r}")
+            raise DeviceError(f"{where}{key} must be {right}, not {shown(value)}")
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e30
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return _LEAST <= value <= _MOST
 
 
 def _is_whole(value: object) -> bool:
@@ -309,11 +328,11 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_amount(value: object) -> bool:
-    return value == 0 or _is_positive(value)
+    return isinstance(value, int | float) and 0 <= value <= _MOST
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 1e30
+    return type(value) is int and 0 <= value <= _MOST
 
 
 def _is_table(value: object) -> bool:
@@ -326,8 +345,8 @@ def _is_text(value: object) -> bool:
 
 _FIELDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
     "str": ("a string", _is_text),
-    "int": ("a positive number", _is_whole),
-    "float": ("a positive number", _is_positive),
+    "int": (f"a whole number from 1 to {_MOST:g}", _is_whole),
+    "float": (f"a number from {_LEAST:g} to {_MOST:g}", _is_positive),
 }
 """What the fields of a record have to be, by type."""
 
