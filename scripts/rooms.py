@@ -51,7 +51,7 @@ ROOMS: Final = (
     ("report",),
     ("pictures",),
     ("archive", "gate"),
-    ("session",),
+    ("session", "counting"),
     ("traced_forms",),
     ("analysis",),
     ("documents",),

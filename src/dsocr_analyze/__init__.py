@@ -1,9 +1,9 @@
 """What a page costs on DeepSeek-OCR: exact FLOPs, bytes and memory, on any machine.
 
 `analyze` reports on a page; `DeepSeekOCRSession` keeps a model loaded for several pages; `compare`
-puts reports side by side; `sweep_workloads` counts every combination of some ranges. Names are
-imported on first use: the session imports torch, and the command line must first install its signal
-handlers.
+puts reports side by side; `sweep_workloads` counts every combination of some ranges; `count` counts
+any module. Names are imported on first use: the session imports torch, and the command line must
+first install its signal handlers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from dsocr_analyze.analysis import analyze, compare, sweep_workloads
     from dsocr_analyze.architectures import plan_workload
+    from dsocr_analyze.counting import count
     from dsocr_analyze.errors import AnalyzeError
     from dsocr_analyze.session import DeepSeekOCRSession
     from dsocr_analyze.workload import PageWorkload as Workload
@@ -28,6 +29,7 @@ __all__ = [
     "__version__",
     "analyze",
     "compare",
+    "count",
     "plan_workload",
     "sweep_workloads",
 ]
@@ -39,12 +41,17 @@ _PLACES = {
     "__version__": ("dsocr_analyze.version", "VERSION"),
     "analyze": ("dsocr_analyze.analysis", "analyze"),
     "compare": ("dsocr_analyze.analysis", "compare"),
+    "count": ("dsocr_analyze.counting", "count"),
     "sweep_workloads": ("dsocr_analyze.analysis", "sweep_workloads"),
     "plan_workload": ("dsocr_analyze.architectures", "plan_workload"),
 }
 
 _RUNNING = frozenset({"DeepSeekOCRSession"})
 """Names whose modules import torch."""
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -64,8 +64,14 @@ def running(
         flash_attention: Replaces `flash_attn_func` in the model's code, if given.
         has_weights: Whether the parameters are a checkpoint's; else routing is made uniform.
     """
-    unwatched = running_unwatched(device, flash_attention, has_weights=has_weights)
-    with unwatched as stack, without_unused_imports():
+    with running_unwatched(device, flash_attention, has_weights=has_weights), watched(device):
+        yield
+
+
+@contextlib.contextmanager
+def watched(device: torch.device) -> Iterator[None]:
+    """Every operator can be seen, and on `meta` known values answer what asks for them."""
+    with without_unused_imports(), contextlib.ExitStack() as stack:
         # Scripted functions run operator by operator: a fused kernel would hide its operators.
         optimize = torch._C._set_graph_executor_optimize  # of this thread only
         stack.callback(optimize, torch._C._get_graph_executor_optimize())
@@ -214,7 +220,7 @@ def blamed_on(
         refuses = isinstance(error, ModelCodeError | UncountableError)
         if isinstance(error, AnalyzeError) and not refuses:
             raise
-        where = visible(", ".join(filter(None, (running, *_place(error, module)))))
+        where = visible(", ".join(filter(None, (running, *place_of(error, module)))))
         said = f"{where}: {_said(error)}" if where else _said(error)
         if is_out_of_memory(error):
             raise DeviceError(f"{device} has not enough memory: {said}") from error
@@ -235,7 +241,7 @@ def _said(error: BaseException) -> str:
     return ": ".join(filter(None, (type(error).__name__, shown)))
 
 
-def _place(error: BaseException, module: torch.nn.Module | None) -> Iterator[str]:
+def place_of(error: BaseException, module: torch.nn.Module | None) -> Iterator[str]:
     """The innermost module, and the innermost line of model code."""
     paths = {} if module is None else {each: path for path, each in module.named_modules()}
     chain = [each for each in (error.__cause__, error) if each is not None]

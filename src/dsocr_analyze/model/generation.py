@@ -418,6 +418,8 @@ def _restorer(model: torch.nn.Module) -> Callable[[], None]:
     """What restores all modules' current attributes, buffers and hooks."""
     before: list[tuple[_Table, _Table]] = []
     for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # of which only its own code changes anything
         # transformers 5 adds hooks to the layers whose outputs a pass asks for.
         tables: list[_Table] = [vars(module), module._buffers, module._forward_hooks]
         before += zip(tables, map(dict, tables), strict=True)

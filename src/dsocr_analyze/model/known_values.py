@@ -395,6 +395,13 @@ def depends_on_values(func: Operator) -> bool:
     return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
 
 
+def shape_depends_on_values(func: Operator, args: Arguments) -> bool:
+    """The same of one call: an index of whole numbers takes as many elements for all of them."""
+    if func is not _ATEN.index.Tensor:
+        return depends_on_values(func)
+    return any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1])
+
+
 def _convolved(output: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """A convolution's output, whose channels are last in memory if those of one factor are.
 

@@ -439,6 +439,11 @@ def beside_compiler() -> type[DispatchMode]:
     return type("DispatchMode", (DispatchMode,), own)
 
 
+@functools.cache
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
 @contextlib.contextmanager
 def without_unused_imports() -> Iterator[None]:
     """The body imports what no pass uses only if it is used after all."""
@@ -446,7 +451,7 @@ def without_unused_imports() -> Iterator[None]:
         finder = _RealParts()
         stand_ins = list[_StandIn]()  # for those that are installed and not imported yet
         for name in _ANSWERS:
-            if name not in sys.modules and importlib.util.find_spec(name.partition(".")[0]):
+            if name not in sys.modules and _is_installed(name.partition(".")[0]):
                 stand_ins.append(_StandIn(name))
 
         def give_way() -> None:

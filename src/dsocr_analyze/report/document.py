@@ -372,7 +372,7 @@ def build_report(
     """
     workload, parameters, decode = figures.workload, figures.parameters, figures.decode
     batch = Batch(
-        **_work(figures.batch),
+        **with_intensity(figures.batch),
         max_new_tokens=workload.max_new_tokens,
         decode_steps=max(0, workload.max_new_tokens - 1),
     )
@@ -386,10 +386,10 @@ def build_report(
         ),
         workload=workload_document(workload),
         total=Total(
-            **_work(figures.prefill_pass),
+            **with_intensity(figures.prefill_pass),
             params=parameters.total,
             causal_savable_flops=figures.causal_savable_flops,
-            decode_step=DecodeStep(**_work(decode.work), cached_tokens=workload.seq_len)
+            decode_step=DecodeStep(**with_intensity(decode.work), cached_tokens=workload.seq_len)
             if decode
             else None,
             batch=batch,
@@ -411,7 +411,8 @@ def build_report(
     )
 
 
-def _work(work: kernels.Work) -> dict[str, Any]:
+def with_intensity(work: kernels.Work) -> dict[str, Any]:
+    """The fields of `CountsWithIntensity`."""
     moved = work.bytes_moved
     return counts_of(work) | {"arithmetic_intensity": work.flops / moved if moved else None}
 
@@ -434,7 +435,7 @@ def _stage(figures: PageFigures, stage: StageFigures, *, with_modules: bool) -> 
             operators=tuple(names[kind]), flops=kinds[kind].flops, bytes=kinds[kind].bytes_moved
         )
     return Stage(
-        **_work(stage.work),
+        **with_intensity(stage.work),
         params=stage.params,
         calls=stage.calls,
         causal_savable_flops=figures.causal_savable_flops if stage is figures.prefill[-1] else 0,

@@ -146,7 +146,7 @@ class Composites(TorchFunctionMode):
             if not is_one_product:  # it is counted as torch decomposes it
                 return run()
         elif name == "scaled_dot_product_attention":
-            run = functools.partial(_laid_out_as_on_cuda, run)
+            run = functools.partial(_attended, run)
         elif name in ("softmax", "log_softmax"):
             scores, dims = ordered[0], ordered[1:2] or [rest.get("dim")]
             named = [each for each in (*ordered, *rest.values()) if isinstance(each, torch.dtype)]
@@ -214,12 +214,15 @@ def _is_eligible(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and tensor.dtype is not torch.float64
 
 
-def _laid_out_as_on_cuda(attention: Callable[[], Any]) -> Any:
-    """Lays attention's output [B, H, T, D] out as [B, T, H, D], as CUDA's kernels do.
+def _attended(attention: Callable[[], Any]) -> Any:
+    return laid_out_as_on_cuda(attention())
+
+
+def laid_out_as_on_cuda(output: Any) -> Any:
+    """Attention's output [B, H, T, D] laid out as [B, T, H, D], as CUDA's kernels do.
 
     Then merging heads is a view.
     """
-    output = attention()
     if output.is_cuda or output.dim() != 4 or output.transpose(1, 2).is_contiguous():
         return output
     return output.transpose(1, 2).contiguous().transpose(1, 2)

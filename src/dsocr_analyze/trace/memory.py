@@ -82,10 +82,12 @@ class LiveTensors:
         self._nbytes = 0
         self.births = 0
         """Storages made so far."""
+        self.hosts = 0
+        """Those of them that were put on the host."""
         devices = set[torch.device]()
         for storage in map(torch.Tensor.untyped_storage, existing):
             devices.add(storage.device)
-            self._watch(storage, 0)
+            self.watch(storage, 0)
         self.device = devices.pop() if len(devices) == 1 else None
         """The device whose memory counts; None for every device."""
 
@@ -107,7 +109,7 @@ class LiveTensors:
         nbytes = storage.nbytes()
         if self._of(storage) or not nbytes or self.device not in (None, storage.device):
             return False
-        self._watch(storage, nbytes)
+        self.watch(storage, nbytes)
         return True
 
     def _of(self, storage: torch.UntypedStorage) -> _Storage | None:
@@ -137,7 +139,8 @@ class LiveTensors:
         if tensor.is_nested or tensor.layout is not torch.strided:
             return  # without memory of its own
         if not self._of(tensor.untyped_storage()):
-            self._watch(tensor.untyped_storage(), 0, is_on_host=True)
+            self.hosts += 1
+            self.watch(tensor.untyped_storage(), 0, is_on_host=True)
 
     def is_on_host(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was put on the host; one without memory of its own never is."""
@@ -154,15 +157,16 @@ class LiveTensors:
         while_growing = self._nbytes + storage.nbytes()
         grown = storage.nbytes() - before
         if living is None:
-            self._watch(storage, grown)
+            self.watch(storage, grown)
         else:
             living.nbytes += grown
             self._nbytes += grown
         return while_growing
 
-    def _watch(
+    def watch(
         self, storage: torch.UntypedStorage, nbytes: int, *, is_on_host: bool = False
     ) -> None:
+        """Counts so many bytes of a storage that is new until it is freed."""
         self.births += 1
         living = _Storage(storage, self._freed.append)
         living.key, living.nbytes, living.birth = storage._cdata, nbytes, self.births

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import types
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from operator import attrgetter, is_
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.utils._device import _device_constructors
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
@@ -103,36 +106,45 @@ def _moved(old: str, new: str, path: str) -> str:
 
 # --- equal calls of operators --------------------------------------------------------------------
 
-_VALUES: Final = (
-    int, float, bool, complex, str, type(None),
+_VALUES: Final = frozenset({
+    int, float, bool, complex, str, type(None), type(...), torch.Size,
     torch.dtype, torch.device, torch.layout, torch.memory_format,
-)  # fmt: skip
+})  # fmt: skip
+_META: Final = torch.device("meta")
 
 
-def call_of(func: Function | str, args: Arguments, kwargs: Keywords) -> Key | None:
-    """A call and all that its outputs may depend on; None if that is unclear.
+def call_of(
+    func: Function | str, args: Arguments, kwargs: Keywords, device: torch.device = _META
+) -> Key | None:
+    """A call and all that its outputs' looks may depend on; None if that is unclear.
 
-    It is clear of plain tensors on `meta`, values, and tuples or lists of these.
+    It is clear of plain tensors on `device`, values, and tuples, lists or slices of these.
     """
     parts: list[Any] = [func, torch.get_default_dtype()]
-    is_clear = _describe(args, parts) and _describe(kwargs.items(), parts)
+    is_clear = _describe(args, parts, device)
+    if kwargs:
+        is_clear = is_clear and _describe(kwargs.items(), parts, device)
     return tuple(parts) if is_clear else None
 
 
-def _describe(arguments: Values, parts: list[Any]) -> bool:
+def _describe(arguments: Values, parts: list[Any], device: torch.device) -> bool:
     """Appends to `parts`; False if it is unclear."""
     for argument in arguments:
         kind = type(argument)
         if kind in (torch.Tensor, torch.nn.Parameter):
             is_lazy = argument.is_conj() or argument.is_neg() or argument.is_nested
-            if not argument.is_meta or argument.layout is not torch.strided or is_lazy:
+            if is_lazy or argument.layout is not torch.strided or argument.device != device:
                 return False
             parts += (argument.shape, argument.stride(), argument.dtype)
         elif kind in _VALUES:
             parts += (kind, argument)  # 1, 1.0 and True are equal
         elif kind in (tuple, list):
             parts += (kind, len(argument))
-            if not _describe(argument, parts):
+            if not _describe(argument, parts, device):
+                return False
+        elif kind is slice:
+            parts.append(kind)
+            if not _describe((argument.start, argument.stop, argument.step), parts, device):
                 return False
         else:
             return False
@@ -155,6 +167,71 @@ def looks_of(outputs: Values, inputs: Values) -> list[Look] | None:
         used.add(memory)
         found.append(Look.of(output))
     return found
+
+
+# --- equal calls of functions on a device --------------------------------------------------------
+
+
+ATTRIBUTES: Final[frozenset[Function]] = frozenset(
+    getattr(torch.Tensor, name).__get__
+    for name in "shape dtype device ndim layout is_cuda is_cpu is_meta requires_grad".split()
+) | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.stride, torch.Tensor.numel}
+"""Functions that call no operator, on plain tensors."""
+
+_ELSEWHERE: Final = frozenset({torch.Tensor.cpu, torch.Tensor.cuda, *_device_constructors()})
+"""Functions whose results may belong on another device, unless one is named."""
+_STATISTICS: Final = (torch.native_layer_norm, torch.native_batch_norm, torch.native_group_norm)
+"""Functions whose other results look differently on CUDA."""
+
+
+@functools.cache
+def is_repeatable(func: Function) -> bool:
+    """Whether a function is torch's own, and does the same for equal arguments in one place."""
+    if isinstance(func, types.FunctionType):
+        return func.__module__.startswith("torch.")
+    if isinstance(func, types.MethodWrapperType) and func.__name__ != "__get__":
+        return False
+    # Operators may be of other code.
+    return not isinstance(func, OpOverload | OpOverloadPacket) and func not in _STATISTICS
+
+
+def stays_on(device: torch.device, func: Function, args: Arguments, kwargs: Keywords) -> bool:
+    """Whether a call's results are where its tensors are, on a device, or where it says itself."""
+    named = kwargs.get("device")
+    if func is torch.Tensor.to:
+        for each in args[1:]:
+            if type(each) is not torch.dtype and (type(each) is not torch.device or each != device):
+                return False
+    if named is None:
+        return func not in _ELSEWHERE
+    return type(named) is torch.device and named == device
+
+
+class Effect:
+    """What a call of a function adds to the record, each time with equal arguments.
+
+    Attributes:
+        free: Calls of free operators, by name.
+        unknown: Calls of operators without a rule, by name.
+        peak_bytes: The most bytes alive beyond those alive before.
+        made: Position, among the tensors that it returns, of each with memory that the call made,
+            and its bytes.
+    """
+
+    __slots__ = ("_kernels", "_placed", "free", "made", "peak_bytes", "unknown")
+
+    def __init__(self, trace: Trace, made: tuple[tuple[int, int], ...]) -> None:
+        self._kernels = tuple(trace.kernels)
+        self._placed: dict[str, list[Kernel]] = {}
+        self.free, self.unknown = tuple(trace.free.items()), tuple(trace.unknown.items())
+        self.peak_bytes, self.made = trace.peak.nbytes, made
+
+    def kernels_of(self, path: str) -> list[Kernel]:
+        """Its kernels, under a module."""
+        placed = self._placed.get(path)
+        if placed is None:
+            placed = self._placed[path] = [kernel.at(path) for kernel in self._kernels]
+        return placed
 
 
 # --- equal calls of modules ----------------------------------------------------------------------

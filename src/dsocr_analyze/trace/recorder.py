@@ -17,15 +17,24 @@ from typing import Any, Final, ParamSpec
 import torch
 from torch._ops import HigherOrderOperator
 from torch.nn.modules.module import _has_any_global_hook
+from torch.overrides import _get_current_function_mode_stack as _function_modes
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dsocr_analyze.figures import Peak
+from dsocr_analyze.forking import undone
+from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.model.known_values import known_shape, known_value
+from dsocr_analyze.model.known_values import (
+    known_shape,
+    known_value,
+    shape_depends_on_values,
+)
 from dsocr_analyze.model.process_settings import (
     Arguments,
     DispatchMode,
     Function,
+    FunctionMode,
     Key,
     Keywords,
     Operator,
@@ -36,7 +45,7 @@ from dsocr_analyze.model.process_settings import (
     tensors_in,
     uncounted,
 )
-from dsocr_analyze.trace.composites import Composites
+from dsocr_analyze.trace.composites import Composites, laid_out_as_on_cuda
 from dsocr_analyze.trace.memory import LiveTensors, Look, cpu_as_cuda
 from dsocr_analyze.trace.modules import RunningModules
 from dsocr_analyze.trace.operators import (
@@ -50,12 +59,16 @@ from dsocr_analyze.trace.operators import (
     traits_of,
 )
 from dsocr_analyze.trace.record import (
+    ATTRIBUTES,
     Alike,
+    Effect,
     FirstCall,
     Repetition,
     Trace,
     call_of,
+    is_repeatable,
     looks_of,
+    stays_on,
 )
 from dsocr_analyze.trace.rules import Call, Rule
 
@@ -64,6 +77,8 @@ _Inputs = ParamSpec("_Inputs")
 _MOST_CALLS: Final = 1 << 16
 _CALLS: Final[dict[Key | None, tuple[list[Look], list[Kernel]]]] = {}
 """Outputs and kernels of calls on `meta`, by any recorder, that only made these outputs."""
+_EFFECTS: Final[dict[Key, Effect | None]] = {}
+"""What calls on devices with values add to any record; None where it differs between equal ones."""
 
 
 class Recorder:
@@ -73,10 +88,20 @@ class Recorder:
         model: Any module tree. It is restored afterwards, even on errors.
         alike: The name that a module shares with alike ones, by path; None if it must always run.
             On `meta`, their equal calls are recorded once and repeated.
+        device: Where the module runs, if known. Unless it is `meta`, equal calls of functions are
+            recorded once: their memory counts, but not what each of their tensors adds to it, and
+            the trace has no shapes.
     """
 
-    def __init__(self, model: torch.nn.Module, alike: Alike | None = None) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        alike: Alike | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         self.trace = Trace()
+        self._device = device
+        self._repeats_calls = device is not None and device.type != "meta"
         self._alike = alike
         self._modules = RunningModules(model)
         self._memory = LiveTensors(())
@@ -84,6 +109,8 @@ class Recorder:
         self._operators: DispatchMode | None = None
         self._modes: int | None = None
         """Dispatch modes up to this one; None if there are other code's below."""
+        self._adds_the_same = False
+        """Whether equal calls add what the running one does, as far as it has run."""
         self._whole = ""
         """Operator that was last recorded as a whole."""
         self.inside_operator = 0
@@ -108,6 +135,7 @@ class Recorder:
                     existing += tensors_in(held)
                 refuse_uncountable("parameters and buffers", existing)
                 self._memory = LiveTensors(existing)
+                self._memory.device = self._device or self._memory.device
             # A global hook or another mode would miss calls that are not run again.
             if self._alike and not (_has_any_global_hook() or is_watched):
                 self._repetition = Repetition(self._alike)
@@ -116,7 +144,10 @@ class Recorder:
             self._operators = beside_compiler()(self._run_operator, takes_functions=True)
             stack.enter_context(self._operators)
             self._modes = None if is_watched else torch._C._len_torch_dispatch_stack()
+            is_watched |= any(type(mode) not in _OWN_MODES for mode in _function_modes())
             stack.enter_context(Composites(self.record_whole))
+            if self._repeats_calls and not is_watched:
+                stack.enter_context(FunctionMode(self._call))
             self._exit = stack.pop_all()
         return self
 
@@ -176,7 +207,7 @@ class Recorder:
         self, path: str, forward: Function, args: Arguments, kwargs: Keywords
     ) -> Value:
         output = forward(*args, **kwargs)
-        if path not in self.trace.shapes:
+        if not self._repeats_calls and path not in self.trace.shapes:
             with torch._C.DisableTorchFunction():
                 self.trace.shapes[path] = _shapes([*args, *kwargs.values()]), _shapes(output)
         return output
@@ -193,6 +224,80 @@ class Recorder:
             self.trace, self._modules.calls = outer, outer.calls
             trace.peak = Peak(trace.peak.nbytes - alive, trace.peak.path)
             outer.add(trace, alive, path, path)
+
+    # functions on a device with values
+
+    def _call(self, func: Function, args: Arguments, kwargs: Keywords) -> Any:
+        """Calls a function of torch; an equal call of an earlier one, without any mode."""
+        safe_point()
+        with torch._C.DisableTorchFunction():
+            if func in ATTRIBUTES:
+                return func(*args, **kwargs)
+            key = self._key_of(func, args, kwargs)
+            effect = None if key is None else _EFFECTS.get(key)
+            if effect is not None:
+                with torch._C._DisableTorchDispatch():
+                    output: Any = func(*args, **kwargs)
+                    if func is torch.nn.functional.scaled_dot_product_attention:
+                        output = laid_out_as_on_cuda(output)
+                self._add(effect, output)
+                return output
+        if key is None or key in _EFFECTS:
+            return func(*args, **kwargs)
+        return self._call_first(key, func, args, kwargs)
+
+    def _key_of(self, func: Function, args: Arguments, kwargs: Keywords) -> Key | None:
+        """What determines what a call adds to the record; None if something else might."""
+        memory, device = self._memory, self._memory.device
+        if (
+            device is None
+            or not is_repeatable(func)
+            or not stays_on(device, func, args, kwargs)
+            or torch.is_grad_enabled()
+            or torch._C._len_torch_dispatch_stack() != self._modes
+            or torch.is_inference_mode_enabled()
+            or torch._C._is_any_autocast_enabled()
+            or torch._C._are_functorch_transforms_active()
+            or not self._modules.stack
+        ):
+            return None
+        if memory.hosts and any(map(memory.is_on_host, tensors_in([*args, *kwargs.values()]))):
+            return None
+        return call_of(func, args, kwargs, device)
+
+    def _add(self, effect: Effect, output: Any) -> None:
+        """Adds what a call, which has run, adds to the record."""
+        trace, path, memory = self.trace, self._modules.path, self._memory
+        self._note_alive(memory.nbytes + effect.peak_bytes, path, "")
+        trace.kernels += effect.kernels_of(path)
+        for name, calls in effect.free:
+            trace.free[name] += calls
+        for name, calls in effect.unknown:
+            trace.unknown[name] += calls
+        if effect.made:
+            returned = [*tensors_in([output])]
+            for index, nbytes in effect.made:
+                memory.watch(returned[index].untyped_storage(), nbytes)
+
+    def _call_first(self, key: Key, func: Function, args: Arguments, kwargs: Keywords) -> Any:
+        """Calls a function, and keeps what that adds to the record."""
+        memory = self._memory
+        alive, births, self._adds_the_same = memory.nbytes, memory.births, True
+        with self._own_trace(self._modules.path) as trace, _taken_apart(func):
+            output = func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            returned, made = [*tensors_in([output])], dict[int, tuple[int, int]]()
+            for index, tensor in enumerate(returned):
+                if nbytes := memory.nbytes_of(tensor, births):
+                    made.setdefault(tensor.untyped_storage()._cdata, (index, nbytes))
+            is_all = memory.nbytes == alive + sum(nbytes for _, nbytes in made.values())
+            is_all &= not any(map(memory.is_on_host, returned))
+            if len(_EFFECTS) >= _MOST_CALLS:
+                _EFFECTS.clear()
+            _EFFECTS[key] = None
+            if is_all and self._adds_the_same:
+                _EFFECTS[key] = Effect(trace, tuple(made.values()))
+        return output
 
     # operators
 
@@ -252,6 +357,8 @@ class Recorder:
             refuse_higher_order(func.__name__)
         operator = traits_of(func)
         name, rule = operator.name, operator.rule
+        if operator.may_grow or shape_depends_on_values(func, args):
+            self._adds_the_same = False
         run = functools.partial(self._run_growing, func) if operator.may_grow else func
         if self.inside_kernel:
             return run(*args, **kwargs)
@@ -380,8 +487,21 @@ class Recorder:
             self.trace.peak = Peak(nbytes, path)
 
 
+_OWN_MODES: Final = (FunctionMode, Composites, DeviceContext)
+"""Types of function modes that need not see calls of which an equal one has run."""
 _ALLOCATIONS: Final = ("empty", "new_empty")
 _COPIES: Final = frozenset({"clone", "_to_copy"})
+
+
+@contextlib.contextmanager
+def _taken_apart(func: Function) -> Iterator[None]:
+    """A recurrent layer runs as its matrix products, and not as one kernel of oneDNN."""
+    if func is not torch.lstm:
+        yield
+        return
+    with undone(functools.partial(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())):
+        torch._C._set_mkldnn_enabled(False)
+        yield
 
 
 def _shapes(value: Value) -> Shapes:

@@ -1,0 +1,330 @@
+"""Counts any module: one forward pass under the recorder, and what it cost."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+import torch
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
+
+from dsocr_analyze.errors import DeviceError, FormatError, ModelCodeError, UncountableError
+from dsocr_analyze.extras import require_extra
+from dsocr_analyze.figures import Count, Counts, counts_of
+from dsocr_analyze.forking import undone
+from dsocr_analyze.kernels import (
+    NO_WORK,
+    Kernel,
+    Kind,
+    ancestors,
+    total_work,
+    with_ancestors,
+    work_by,
+)
+from dsocr_analyze.model.forward import place_of, watched
+from dsocr_analyze.model.generation import left_as_it_was
+from dsocr_analyze.model.known_values import WITH_VALUES
+from dsocr_analyze.model.process_settings import default_dtype, exclusive
+from dsocr_analyze.report.document import CountsWithIntensity, Module, with_intensity
+from dsocr_analyze.trace.recorder import Recorder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Grouping = Literal["module", "operator"]
+
+_ON_A_DEVICE: Final = "count it on a CPU or GPU, where every tensor has values"
+
+
+class Operator(Counts, frozen=True, kw_only=True):
+    """All calls of one operator.
+
+    Attributes:
+        kind: Its kind of kernel.
+        calls: Number of calls.
+    """
+
+    kind: Kind
+    calls: Count
+
+
+@dataclass(frozen=True)
+class ModuleCount:
+    """What one forward pass of a module costs.
+
+    Attributes:
+        class_name: The module's class.
+        device: Where it ran: `meta`, `cpu` or `cuda:N`.
+        params: Parameters, tied ones once.
+        params_bytes: Their bytes.
+        peak_activation_bytes: The most bytes of tensors alive at once, without parameters, buffers
+            and inputs.
+        peak_module: Path of the module that reaches it; empty for the module itself.
+        unknown: Calls of operators without a rule, by name; no figure includes them.
+        kernels: Every counted operator in order, under the module whose own forward called it.
+        module_calls: Calls by path of every module that ran, in order of first calls.
+        module_classes: Classes of all modules by path.
+        own_params: Parameters by path of the module that holds them first.
+    """
+
+    class_name: str
+    device: str
+    params: int
+    params_bytes: int
+    peak_activation_bytes: int
+    peak_module: str
+    unknown: Mapping[str, int]
+    kernels: tuple[Kernel, ...]
+    module_calls: Mapping[str, int]
+    module_classes: Mapping[str, str]
+    own_params: Mapping[str, int]
+
+    @cached_property
+    def total(self) -> CountsWithIntensity:
+        """FLOPs and bytes of the whole pass."""
+        work = total_work(kernel.total for kernel in self.kernels)
+        return CountsWithIntensity(**with_intensity(work))
+
+    @cached_property
+    def by_module(self) -> Mapping[str, Module]:
+        """Modules that ran and their ancestors by path, empty for the module itself."""
+        own = work_by(self.kernels, "path")
+        params = Counter[str]()
+        for path, held in self.own_params.items():
+            params.update(dict.fromkeys(ancestors(path), held))
+        sums = with_ancestors(dict.fromkeys(self.module_calls, NO_WORK) | own)
+        return {
+            path: Module(
+                **counts_of(work),
+                class_name=self.module_classes.get(path),
+                calls=self.module_calls.get(path, 0),
+                params=params[path],
+                own=Counts(**counts_of(own.get(path, NO_WORK))),
+            )
+            for path, work in sums.items()
+        }
+
+    @cached_property
+    def by_operator(self) -> Mapping[str, Operator]:
+        """Counted operators by PyTorch's name, costliest first."""
+        calls, kinds = Counter[str](), dict[str, Kind]()
+        for kernel in self.kernels:
+            calls[kernel.operator] += kernel.calls
+            kinds[kernel.operator] = kernel.kind
+        works = work_by(self.kernels, "operator")
+        return {
+            name: Operator(**counts_of(works[name]), kind=kinds[name], calls=calls[name])
+            for name in sorted(works, key=lambda name: (-works[name].flops, name))
+        }
+
+    def to_pandas(self, by: Grouping = "module") -> pd.DataFrame:
+        """A table of exact integers. Needs the extra `pandas`.
+
+        Args:
+            by: One row per `module`, with its children's counts or, in columns `own_...`, without;
+                or per `operator`.
+
+        Raises:
+            FormatError: `by` is neither, or pandas is not installed.
+        """
+        if by not in get_args(Grouping):
+            raise FormatError(f"by={by!r} is unknown; give {', '.join(get_args(Grouping))}")
+        require_extra("a table", "pandas", "pandas")
+        import pandas as pd
+
+        return pd.DataFrame(list(self._rows(by)))
+
+    def _rows(self, by: Grouping) -> Iterator[dict[str, Any]]:
+        counts = Counts.__struct_fields__
+        if by == "operator":
+            for name, each in self.by_operator.items():
+                keys = ("kind", "calls", *counts)
+                yield {"operator": name, **{key: getattr(each, key) for key in keys}}
+            return
+        for path, module in self.by_module.items():
+            yield {
+                "module": path,
+                "class": module.class_name,
+                **{key: getattr(module, key) for key in ("calls", "params", *counts)},
+                **{f"own_{key}": getattr(module.own, key) for key in counts},
+            }
+
+
+def count(module: torch.nn.Module, /, *inputs: Any, **keyword_inputs: Any) -> ModuleCount:
+    """What `module(*inputs, **keyword_inputs)` costs: FLOPs, bytes, parameters and memory.
+
+    The module runs once, where it lives. On `meta` nothing is computed. The forward pass is counted
+    without gradients; a backward pass that forward itself runs is not. Conventions are those of the
+    reports: 2 FLOPs per multiply-accumulate, kernels as CUDA has them. The module, its parameters
+    and buffers, torch's settings and its random numbers are afterwards as before.
+
+    >>> with torch.device("meta"):
+    ...     found = count(nn.Linear(3, 5), torch.empty(2, 3))
+    >>> found.total.matrix_flops, found.params
+    (60, 20)
+
+    Args:
+        module: Any module, in training or evaluation.
+        inputs: What its forward takes, on the module's device.
+        keyword_inputs: Its keyword arguments.
+
+    Returns:
+        The figures; those of operators without a rule are not included, but `unknown` names them.
+
+    Raises:
+        UncountableError: `module` is no module, its parameters have no shapes yet, or a tensor is
+            of a kind that is not counted.
+        DeviceError: Parameters, buffers and inputs are on several devices.
+        ModelCodeError: On `meta`, forward needs a tensor's values.
+
+    Whatever else forward raises passes through.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise UncountableError(
+            f"count takes a torch.nn.Module and then its inputs, not {_named(module)}; a function"
+            " can be called in the forward of a module"
+        )
+    modules = dict(module.named_modules(remove_duplicate=False))
+    parameters, buffers = _tensors_of(modules, "_parameters"), _tensors_of(modules, "_buffers")
+    device = _device_of({**parameters, **buffers}, (inputs, keyword_inputs))
+    limited = [
+        each.weight
+        for each in modules.values()
+        if isinstance(each, torch.nn.Embedding | torch.nn.EmbeddingBag) and each.max_norm
+    ]
+    recorder = Recorder(module, device=device)
+    with (
+        _in_the_callers_settings(),
+        _random_numbers_kept(device),
+        left_as_it_was(module),
+        _values_kept([*buffers.values(), *limited]),
+        _in_the_callers_terms(module, device),
+        torch.no_grad(),
+        watched(device),
+        recorder,
+    ):
+        trace = recorder.begin()
+        module(*inputs, **keyword_inputs)
+    own = Counter[str]()
+    for name, each in parameters.items():
+        own[name.rpartition(".")[0]] += each.numel()
+    return ModuleCount(
+        class_name=type(module).__name__,
+        device=str(device),
+        params=own.total(),
+        params_bytes=sum(each.numel() * each.element_size() for each in parameters.values()),
+        peak_activation_bytes=trace.peak.nbytes,
+        peak_module=trace.peak.path,
+        unknown=dict(sorted(trace.unknown.items())),
+        kernels=tuple(trace.kernels),
+        module_calls=Counter(trace.calls),
+        module_classes={path: type(each).__name__ for path, each in modules.items()},
+        own_params=own,
+    )
+
+
+def _named(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__}"
+
+
+def _tensors_of(
+    modules: Mapping[str, torch.nn.Module], table: Literal["_parameters", "_buffers"]
+) -> dict[str, torch.Tensor]:
+    """Each parameter or buffer once, by the name of its first place."""
+    found = dict[int, tuple[str, torch.Tensor]]()
+    for path, module in modules.items():
+        for name, each in vars(module)[table].items():
+            if each is not None:
+                found.setdefault(id(each), (f"{path}.{name}" if path else name, each))
+    return dict(found.values())
+
+
+def _device_of(held: Mapping[str, torch.Tensor], inputs: Any) -> torch.device:
+    """The one device of parameters, buffers and inputs; the CPU if there are none."""
+    places = dict[torch.device, str]()
+    for name, each in held.items():
+        if is_lazy(each):
+            raise UncountableError(
+                f"parameter {name!r} has no shape yet; call the module once before it is counted"
+            )
+        _refuse_fake(name, each)
+        places.setdefault(each.device, name)
+    for each in tree_leaves(inputs):
+        if isinstance(each, torch.Tensor):
+            _refuse_fake("an input", each)
+            if each.dim() or not places:  # numbers may be on the CPU
+                places.setdefault(each.device, "an input")
+    if len(places) > 1:
+        told = ", ".join(f"{name} is on {device}" for device, name in places.items())
+        raise DeviceError(f"{told}; give a module and inputs on one device")
+    return next(iter(places), torch.device("cpu"))
+
+
+def _refuse_fake(name: str, tensor: torch.Tensor) -> None:
+    if type(tensor).__name__ == "FakeTensor":
+        raise UncountableError(
+            f"{name} is a FakeTensor; count the module outside FakeTensorMode and torch.compile,"
+            " made within torch.device('meta')"
+        )
+
+
+# --- what stays as it was ----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _in_the_callers_settings() -> Iterator[None]:
+    """Only one module runs at a time, with the default type and autocast of the caller."""
+    dtype = torch.get_default_dtype()
+    casting = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+    with exclusive(), default_dtype(dtype):
+        for device in casting:
+            torch.set_autocast_enabled(device, True)
+        yield
+
+
+@contextlib.contextmanager
+def _random_numbers_kept(device: torch.device) -> Iterator[None]:
+    """Random numbers after the body are those that would have been drawn before it."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(undone(partial(random.setstate, random.getstate())))
+        stack.enter_context(undone(partial(torch.set_rng_state, torch.get_rng_state())))
+        if device.type == "cuda":
+            state = torch.cuda.get_rng_state(device)
+            stack.enter_context(undone(partial(torch.cuda.set_rng_state, state, device)))
+        if (numpy := sys.modules.get("numpy")) is not None:
+            stack.enter_context(undone(partial(numpy.random.set_state, numpy.random.get_state())))
+        yield
+
+
+@contextlib.contextmanager
+def _values_kept(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Restores the values of tensors that forward may write to, without a trace in autograd."""
+    kept = [(each.data, each.detach().clone()) for each in tensors if not each.is_meta]
+    try:
+        yield
+    finally:
+        for data, value in kept:
+            data.copy_(value)
+
+
+@contextlib.contextmanager
+def _in_the_callers_terms(module: torch.nn.Module, device: torch.device) -> Iterator[None]:
+    """Errors of this package, and torch's for lack of values, say where, and what to do."""
+    try:
+        yield
+    except (ModelCodeError, UncountableError) as error:
+        told = str(error).replace(WITH_VALUES, _ON_A_DEVICE)
+        raise type(error)(": ".join((*place_of(error, module), told))) from error
+    except NotImplementedError as error:
+        if device.type != "meta":
+            raise
+        told = " ".join(str(error).split())[:200]
+        where = ": ".join((*place_of(error, module), told))
+        raise ModelCodeError(f"{where}; {_ON_A_DEVICE}") from error
