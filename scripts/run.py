@@ -98,6 +98,7 @@ NEWEST = Environment(".venv-newest", ("newest.txt",))
 BASE_LOCK = "base.txt"  # what is installed without an extra, and so without torch
 BUILD_LOCK = "build.txt"  # pip, and what builds the packages that come as sources
 VERSIONS = "torch.txt"  # of torch, and of what is built against it
+CPU_BUILDS = "torch-cpu.txt"  # of torch, by hash, for DSOCR_TORCH=cpu
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ def _requirements(name: str) -> Path:
 
 
 def _fingerprint(environment: Environment) -> str:
-    names = (BUILD_LOCK, VERSIONS, *environment.locks)
+    names = (BUILD_LOCK, VERSIONS, CPU_BUILDS, *environment.locks)
     paths = (ROOT / "pyproject.toml", *map(_requirements, names))
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
 
@@ -277,7 +278,10 @@ def install_packages(python: str, lock: str, built_against_torch: Iterable[str] 
         _run([*hashed, "--requirement", str(_requirements(name))])
     if lock == BASE_LOCK:
         return
-    _run([*versioned, "torch"])  # with the CUDA packages of its build, where it has any
+    if os.environ.get("DSOCR_TORCH") == "cpu":
+        _run([*hashed, "--requirement", str(_requirements(CPU_BUILDS))])
+    else:
+        _run([*versioned, "torch"])  # with the CUDA packages of its build, where it has any
     if built_against_torch:
         _run([*versioned, "--no-deps", *built_against_torch])
 

@@ -429,6 +429,7 @@ def test_the_action_installs_what_the_main_job_needs_by_hash(tmp_path):
         "ASKED": str(tmp_path / "asked"),
     }  # fmt: skip
     [install, check] = [step["run"] for step in STEPS]
+    assert STEPS[0]["env"]["DSOCR_TORCH"] == "cpu"  # by which torch is, too
     subprocess.run(["bash", "-e", "-c", install], cwd=tmp_path, env=environment, check=True)
     isolated, script, task, *options = (tmp_path / "asked").read_text().splitlines()
     assert (isolated, Path(script), options) == ("-I", ROOT / "scripts" / "run.py", ["--version"])

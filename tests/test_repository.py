@@ -63,7 +63,10 @@ def test_every_list_of_tasks_is_that_of_the_run_script():
 # The run script ----------------------------------------------------------------------------------
 
 
-COPIED = ("pyproject.toml", *(f"requirements/{name}.txt" for name in ("torch", *LOCKS)))
+COPIED = (
+    "pyproject.toml",
+    *(f"requirements/{name}.txt" for name in ("torch", "torch-cpu", *LOCKS)),
+)
 
 
 @pytest.fixture
@@ -73,7 +76,8 @@ def bare_project(tmp_path, monkeypatch):
     for name in COPIED:
         (tmp_path / name).write_text(read(name), encoding="utf-8")
     steps = []
-    monkeypatch.delenv("PYTHON", raising=False)
+    for name in ("PYTHON", "DSOCR_TORCH"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(script, "ROOT", tmp_path)
     monkeypatch.setattr(script.Environment, "python", Path(sys.executable))
     monkeypatch.setattr(script, "find_python", lambda: sys.executable)
@@ -110,6 +114,34 @@ def test_what_needs_no_torch_is_installed_without_it(bare_project):
     steps, _ = bare_project
     script.install_packages("python", script.BASE_LOCK)
     assert installed(steps) == ["build.txt", "base.txt"]
+
+
+def test_without_a_gpu_torch_too_is_installed_by_hash(bare_project, monkeypatch):
+    steps, _ = bare_project
+    monkeypatch.setenv("DSOCR_TORCH", "cpu")
+    script.ensure_environment("analyze.txt")
+    *others, project = [step for step in steps if "install" in step]
+    assert installed(others) == ["build.txt", "analyze.txt", "torch-cpu.txt"]
+    assert all({"--require-hashes", "--no-deps"}.issubset(step) for step in others)
+    assert project[-2:] == ["--editable", "."]
+
+
+def test_torchs_cpu_builds_are_those_of_its_version_for_every_python():
+    """Three for each of Linux on x86-64 and ARM, and macOS."""
+    lines = [line for line in lock_lines("torch-cpu") if not line.startswith("--")]
+    wanted = [Requirement(line.partition("--hash")[0].strip()) for line in lines]
+    assert {version_of(each).removesuffix("+cpu") for each in wanted} == {
+        version_of(pins("torch")["torch"])
+    }
+    builds = {}
+    for each, line in zip(wanted, lines, strict=True):
+        assert each.name == "torch"
+        builds[str(each.marker)] = hashes = re.findall(r"--hash=sha256:([0-9a-f]{64})(?= |$)", line)
+        assert len({*hashes}) == len(hashes) == line.count("--hash")
+    assert {marker: len(each) for marker, each in builds.items()} == {
+        'sys_platform == "linux"': 2 * len(script.SUPPORTED),
+        'sys_platform == "darwin"': len(script.SUPPORTED),
+    }
 
 
 DEV = ["build.txt", "dev.txt", "torch", "."]
