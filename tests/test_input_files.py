@@ -1,7 +1,9 @@
 """Only regular files are read, no more of them than is wanted; what is written is whole."""
 
+import contextlib
 import faulthandler
 import fcntl
+import io
 import multiprocessing
 import os
 import re
@@ -9,6 +11,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +21,7 @@ from command_line import run
 
 from dsocr_analyze import errors, input_files, output_files
 from dsocr_analyze.architectures import DEFAULT
+from dsocr_analyze.cli import main
 from dsocr_analyze.input_files import MEBIBYTE, exists, is_folder, is_regular, opened, read_bytes
 from dsocr_analyze.model import directory, directory as model_directory
 
@@ -171,7 +177,8 @@ KILLED = (
     "import os, signal, sys; from pathlib import Path;"
     "from dsocr_analyze.output_files import replacing\n"
     "with replacing(Path(sys.argv[1])) as temporary:\n"
-    "    temporary.write_text('half')\n"
+    "    temporary.write(b'half')\n"
+    "    temporary.flush()\n"
     "    os.kill(os.getpid(), signal.SIGKILL)\n"
 )
 
@@ -192,10 +199,11 @@ def test_leftovers_of_a_killed_process_are_removed_by_the_next_writing(tmp_path)
 
 def test_a_file_that_another_writes_at_the_moment_stays(tmp_path):
     with output_files.replacing(tmp_path / "a") as temporary:
-        temporary.write_text("half")
+        temporary.write(b"half")
         output_files.write_files({tmp_path / "b": "b"})
         output_files.prepare_directory(tmp_path)
-        assert temporary.read_text() == "half"
+        temporary.seek(0)
+        assert temporary.read() == b"half"
     assert names_in(tmp_path) == ["a", "b"]
 
 
@@ -241,7 +249,7 @@ def test_one_that_is_taken_for_abandoned_before_it_is_locked_is_made_again(tmp_p
     real, locks = fcntl.flock, []
 
     def late(descriptor, operation):
-        if operation == fcntl.LOCK_EX:
+        if operation == fcntl.LOCK_EX | fcntl.LOCK_NB:
             locks.append(descriptor)
             for path in tmp_path.iterdir() if len(locks) == 1 else ():
                 path.unlink()
@@ -271,3 +279,125 @@ def test_new_files_have_the_permissions_that_the_user_wants(tmp_path, monkeypatc
         os.umask(before)
     modes = [(tmp_path / name).stat().st_mode & 0o777 for name in "ab"]
     assert modes == [0o640, 0o600]
+
+
+# --- another user of the machine -----------------------------------------------------------------
+
+NOBODY = 65534
+needs_root = pytest.mark.skipif(
+    sys.platform == "win32" or os.geteuid() != 0, reason="only root can be another user"
+)
+
+
+def as_nobody(act):
+    """What `act` returns in a process of another user, as text."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            os.write(writing, str(act()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    said = os.read(reading, 1 << 16).decode()
+    os.close(reading)
+    return said
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """A folder in which everybody can do everything, and nobody can leave."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o777)
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(Path(folder, "config")))
+        yield Path(folder)
+
+
+def swapped(folder, target):
+    """Puts a link in the place of every temporary file."""
+    for path in folder.glob(".dsocr-*"):
+        path.unlink()
+        path.symlink_to(target)
+
+
+@needs_root
+def test_a_link_in_the_place_of_a_temporary_file_leads_nowhere(shared, tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    with output_files.replacing(shared / "rows") as file:
+        as_nobody(partial(swapped, shared, mine))
+        assert next(shared.glob(".dsocr-*")).is_symlink()
+        file.write(b"new")
+    assert mine.read_text() == "mine"
+
+
+@needs_root
+def test_another_users_temporary_file_and_link_are_left_or_removed_never_written(shared, tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    links = [shared / f".dsocr-{digit * 16}" for digit in "01"]
+    as_nobody(lambda: [links[0].symlink_to(mine), links[1].write_text("theirs")])
+    output_files.write_files({shared / "report": "new"})
+    assert (mine.read_text(), (shared / "report").read_text()) == ("mine", "new")
+
+
+def _locked_for(folder, taken, release):
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.write(taken, b".")
+    os.read(release, 1)
+
+
+@needs_root
+def test_a_lock_that_another_user_holds_is_said_and_not_waited_for_without_end(shared, monkeypatch):
+    monkeypatch.setattr(output_files, "_LONGEST_LOCK_SECONDS", 0.2)
+    (taken, told), (asked, release) = os.pipe(), os.pipe()
+    other = threading.Thread(target=as_nobody, args=[partial(_locked_for, shared, told, asked)])
+    other.start()
+    os.read(taken, 1)
+    with (
+        pytest.raises(errors.OutputError, match=r"which another process has locked for 0\.2 s"),
+        output_files.locked(shared),
+    ):
+        pytest.fail("it is locked")
+    os.write(release, b".")
+    other.join()
+    with output_files.locked(shared):
+        pass
+
+
+def _said_by(*arguments):
+    error = io.StringIO()
+    with contextlib.redirect_stderr(error), contextlib.redirect_stdout(io.StringIO()):
+        return main([str(each) for each in arguments]), error.getvalue()
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "arguments",
+    [("--engine", "analytic", "--config"), ("time", "h100", "--profile"),
+     ("time", "h100", "--from-benchmark"), ("compare", "tiny"), ("check", "--budgets"),
+     ("advise", "--image"), ("archive",), ("archive", "-q"), ("time", "h100", "--new-tokens-from"),
+     ("tree", "--hf-config"), ("trust",), ("plan", "--deadline", "24h", "--gpu", "h100")],
+)  # fmt: skip
+def test_what_is_not_ones_own_to_read_is_named(shared, arguments):
+    """Each with the system's reason, instead of a word on the option's value."""
+    secret = shared / "secret"
+    secret.mkdir(0o700) if arguments in (("trust",), ("archive", "-q")) else secret.touch(0o600)
+    _said_by(*arguments, secret)  # imports what is needed before the other user comes
+    said = as_nobody(partial(_said_by, *arguments, secret))
+    assert said.startswith("(2, ")
+    assert ("secret" in said, "Permission denied" in said) == (True, True), said
+
+
+@needs_root
+def test_a_config_folder_of_another_user_is_named(shared):
+    _said_by("time", "h100")
+    (shared / "config").mkdir(0o700)
+    said = as_nobody(partial(_said_by, "time", "h100"))
+    assert said.startswith("(2, ")
+    assert "Permission denied; set XDG_CONFIG_HOME to a folder of yours" in said

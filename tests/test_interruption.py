@@ -327,8 +327,8 @@ def writing(write, *paths):
 
 def write_table_and_picture(table, picture):
     with output_files.replacing(table) as temporary, output_files.replacing(picture) as other:
-        temporary.write_text("new")
-        other.write_text("new")
+        temporary.write(b"new")
+        other.write(b"new")
 
 
 SWEEPS = {

@@ -64,12 +64,16 @@ def _refuse_special(path: Path, mode: int) -> None:
 def read_bytes(path: Path, most_bytes: int) -> bytes:
     """The content of a regular file; raises OSError without one of at most `most_bytes`."""
     with opened(path) as file:
-        data = file.read(most_bytes + 1)
+        return content(file, most_bytes)
+
+
+def content(file: io.BufferedReader, most_bytes: int) -> bytes:
+    """The content of an open file; raises OSError if it has more than `most_bytes`."""
+    data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise OSError(
-            errno.EFBIG, f"it has more than {most_bytes / MEBIBYTE:g} MiB, the most that is read",
-            str(path),
-        )  # fmt: skip
+            errno.EFBIG, f"it has more than {most_bytes / MEBIBYTE:g} MiB, the most that is read"
+        )
     return data
 
 
@@ -96,6 +100,21 @@ def own_folder() -> Path | None:
             " absolute path, or unset it"
         )
     return folder / ("dsocr-analyze" if named else ".config/dsocr-analyze")
+
+
+def own_files(kind: str, suffix: str) -> list[Path]:
+    """Files in a folder of the user's own, by name; raises OwnFolderError if it is another's."""
+    if (own := own_folder()) is None:
+        return []
+    try:
+        return sorted(each for each in (own / kind).iterdir() if each.suffix == suffix)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise OwnFolderError(
+            f"cannot read {str(own / kind)!r}: {error.strerror}; set XDG_CONFIG_HOME to a folder of"
+            " yours"
+        ) from error
 
 
 def own_folder_to_write() -> Path:

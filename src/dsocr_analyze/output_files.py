@@ -6,9 +6,10 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import BinaryIO, Final, NamedTuple
 
 from dsocr_analyze.errors import OutputError
 from dsocr_analyze.interruption import held, point_of_no_return, safe_point
@@ -17,12 +18,22 @@ if sys.platform != "win32":
     import fcntl
 
 _PREFIX: Final = ".dsocr-"
+_LONGEST_LOCK_SECONDS: Final = 10.0
 _ABANDONED: Final = re.compile(rf"{re.escape(_PREFIX)}[0-9a-f]{{16}}")
 
-_Aside: TypeAlias = tuple[Path, Path, bool]
-"""The target, the file written before it takes the target's place, and whether the target is one
-that takes the content and stays: a device or a pipe.
-"""
+
+class _Aside(NamedTuple):
+    """What is written before it takes the target's place.
+
+    Attributes:
+        file: Open, since others may put a link in its place in a folder that they share.
+        is_special: Whether the target, a device or a pipe, takes the content and stays.
+    """
+
+    target: Path
+    temporary: Path
+    file: BinaryIO
+    is_special: bool
 
 
 def prepare_directory(directory: Path, *, may_lead_out: bool = True) -> None:
@@ -47,15 +58,15 @@ def prepare_directory(directory: Path, *, may_lead_out: bool = True) -> None:
 
 
 @contextlib.contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """Yields a temporary path beside `target` that replaces it when the body succeeds.
+def replacing(target: Path) -> Iterator[BinaryIO]:
+    """Yields a temporary file beside `target` that replaces it when the body succeeds.
 
     A link itself is replaced, except below /dev and /proc; a device or a pipe is written into. An
     interruption waits for one of the body's safe points, and `target` stays.
     """
     with held(), _written_aside(target) as aside:
         with _named(target):
-            yield aside[1]
+            yield aside.file
         _put_in_place([aside])
 
 
@@ -70,7 +81,7 @@ def write_files(texts: Mapping[Path, str], *, mode: int = 0o666) -> list[Path]:
         for target, text in texts.items():
             aside = stack.enter_context(_written_aside(target, mode))
             with _named(target):
-                aside[1].write_text(text, encoding="utf-8")
+                aside.file.write(text.encode())
             written.append(aside)
         _put_in_place(written)
     return list(texts)
@@ -94,30 +105,35 @@ def _written_aside(target: Path, mode: int = 0o666) -> Iterator[_Aside]:
         _remove_abandoned(folder)
     with contextlib.ExitStack() as stack:
         with _named(target):
-            temporary = stack.enter_context(_claimed(folder, mode))
-        yield target, temporary, is_special
+            temporary, file = stack.enter_context(_claimed(folder, mode))
+        yield _Aside(target, temporary, file, is_special)
 
 
 @contextlib.contextmanager
-def _claimed(folder: Path, mode: int) -> Iterator[Path]:
+def _claimed(folder: Path, mode: int) -> Iterator[tuple[Path, BinaryIO]]:
     """A new temporary file, locked while the body runs, so that nobody removes it."""
     while True:
         path = folder / f"{_PREFIX}{os.urandom(8).hex()}"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        if sys.platform == "win32":  # where an open file can be neither moved nor removed
-            os.close(descriptor)
+        descriptor: int = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        file = open(descriptor, "w+b")  # noqa: SIM115  # it outlives the loop
+        if sys.platform == "win32" or _is_locked(file):
             break
-        with contextlib.suppress(OSError):  # no locks on this disk, so nobody removes it either
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if os.fstat(descriptor).st_nlink:
-            break
-        os.close(descriptor)  # somebody took it for abandoned before it was locked
-    try:
-        yield path
-    finally:
+        file.close()  # somebody took it for abandoned before it was locked
         path.unlink(missing_ok=True)
-        if sys.platform != "win32":
-            os.close(descriptor)
+    try:
+        yield path, file
+    finally:
+        with contextlib.suppress(OSError):  # what it still holds is not wanted
+            file.close()
+        path.unlink(missing_ok=True)
+
+
+def _is_locked(file: BinaryIO) -> bool:
+    """Locks a new file, and says whether it is still there."""
+    with contextlib.suppress(OSError):  # no locks on this disk, so nobody removes it either
+        if not _has_lock(file.fileno()):
+            return False
+    return os.fstat(file.fileno()).st_nlink > 0
 
 
 def _remove_abandoned(folder: Path) -> None:
@@ -140,7 +156,8 @@ def _remove_abandoned(folder: Path) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """While the body runs, no other process is in such a body for the same folder.
 
-    Windows does without. Raises OutputError for a folder that cannot be locked.
+    Windows does without. Raises OutputError for a folder that cannot be locked, or that another
+    process, perhaps another user's, does not let go.
     """
     if sys.platform == "win32":
         yield
@@ -148,25 +165,48 @@ def locked(folder: Path) -> Iterator[None]:
     with _named(folder):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with _named(folder):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        ends = time.monotonic() + _LONGEST_LOCK_SECONDS
+        while True:
+            with _named(folder):
+                if _has_lock(descriptor):
+                    break
+            if time.monotonic() > ends:
+                raise OutputError(
+                    f"cannot write in {str(folder)!r}, which another process has locked for"
+                    f" {_LONGEST_LOCK_SECONDS:g} s"
+                )
+            time.sleep(0.05)
         yield
     finally:
         os.close(descriptor)
 
 
+def _has_lock(descriptor: int) -> bool:
+    """Locks a file or a folder, unless another process has."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _put_in_place(written: Sequence[_Aside]) -> None:
     """Replaces every target; first those that take as long as a reader likes."""
-    for target, temporary, is_special in written:
-        if is_special:
-            safe_point()
-            with _named(target), temporary.open("rb") as source, target.open("wb") as device:
-                shutil.copyfileobj(source, device)
+    for aside in written:
+        with _named(aside.target):
+            aside.file.flush()
+            if aside.is_special:
+                safe_point()
+                aside.file.seek(0)
+                with aside.target.open("wb") as device:
+                    shutil.copyfileobj(aside.file, device)
+            elif sys.platform == "win32":  # where an open file cannot be moved
+                aside.file.close()
     point_of_no_return()
-    for target, temporary, is_special in written:
-        if not is_special:
-            with _named(target):
-                temporary.replace(target)
+    for aside in written:
+        if not aside.is_special:
+            with _named(aside.target):
+                aside.temporary.replace(aside.target)
 
 
 @contextlib.contextmanager

@@ -160,7 +160,7 @@ def _countable_files(folder: Path, files: FilesDocument) -> Iterator[str]:
     has_any = False
 
     def give_up(error: OSError) -> None:
-        raise _PAGES.unreadable(folder, f"{error.filename}: {error.strerror}") from error
+        raise _PAGES.unreadable(Path(error.filename), str(error.strerror)) from error
 
     for parent, folders, names in os.walk(folder, onerror=give_up):
         files.hidden += sum(name.startswith(".") for name in (*folders, *names))

@@ -51,8 +51,8 @@ def table_writer(path: Path, opening: CountOpening) -> Iterator[BatchWriter]:
     Raises FormatError if its format is unknown, OutputError if it cannot be written.
     """
     inside = None if table_format(path) == "csv" else opening
-    with replacing(path) as temporary:
-        with temporary.open("wb") as file, BatchWriter(file, inside) as writer:
+    with replacing(path) as file:
+        with BatchWriter(file, inside) as writer:
             yield writer
         if (beside := sidecar(path)) is not None:
             write_files({beside: dump_json(opening)})

@@ -10,7 +10,7 @@ from dsocr_analyze import output_files
 from dsocr_analyze.errors import BenchmarkError, OutputError
 from dsocr_analyze.hardware.profile import all_profiles
 from dsocr_analyze.hardware.timed_device import Device
-from dsocr_analyze.input_files import own_folder, own_folder_to_write, read_bytes
+from dsocr_analyze.input_files import own_files, own_folder_to_write, read_bytes
 from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections, KeptBenchmark
 
 PROFILES: Final = "devices"
@@ -22,10 +22,8 @@ _LARGEST_BYTES: Final = 1 << 16
 
 
 def gpu_profiles(given: Sequence[Path] | None) -> dict[str, Device]:
-    """Profiles by GPU: shipped, the user's own, given; raises DeviceError."""
-    folder = own_folder()
-    kept = [] if folder is None else sorted((folder / PROFILES).glob("*.toml"))
-    return all_profiles([*kept, *(given or ())])
+    """Profiles by GPU: shipped, the user's own, given; raises DeviceError or OwnFolderError."""
+    return all_profiles([*own_files(PROFILES, ".toml"), *(given or ())])
 
 
 def select_corrections(
@@ -59,8 +57,8 @@ def select_corrections(
 
 def kept_benchmarks() -> list[KeptBenchmark]:
     """All kept benchmarks, oldest first; raises BenchmarkError for a damaged file."""
-    files = sorted((own / _CORRECTIONS).glob("*.json")) if (own := own_folder()) else []
-    return sorted(filter(None, map(_read, files)), key=lambda each: (each.kept, each.id))
+    kept = map(_read, own_files(_CORRECTIONS, ".json"))
+    return sorted(filter(None, kept), key=lambda each: (each.kept, each.id))
 
 
 def keep(benchmarks: Sequence[KeptBenchmark]) -> Path:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 def trust(
     context: typer.Context,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The model directory.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The model directory.", readable=False)
+    ],
     debug: bool = False,
 ) -> None:
     """Record a model directory's Python files as trusted.

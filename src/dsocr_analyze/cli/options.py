@@ -78,6 +78,7 @@ def option(
         help=says,
         rich_help_panel=group,
         autocompletion=complete if completes else None,
+        readable=False,  # what cannot be read is said by name where it is read
         **more,
     )
 

@@ -86,6 +86,7 @@ def plan(
         Path | None,
         typer.Argument(
             metavar="FILE|FOLDER",
+            readable=False,
             show_default=False,
             help="The pages, or a sample of them, as for the command archive. Default: A4 pages,"
             " or those in --page or --mix.",

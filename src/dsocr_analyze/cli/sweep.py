@@ -331,6 +331,7 @@ def archive(
         Path,
         typer.Argument(
             metavar="FILE|FOLDER",
+            readable=False,
             show_default=False,
             help="The pages: a Parquet or CSV file with columns width and height (and text_tokens,"
             " max_new_tokens), an image, a PDF, or a folder of images and PDFs.",

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from dsocr_analyze.errors import OutputError, TrustError
-from dsocr_analyze.input_files import MEBIBYTE, own_folder, own_folder_to_write, read_bytes
+from dsocr_analyze.input_files import (
+    MEBIBYTE,
+    content,
+    opened,
+    own_folder,
+    own_folder_to_write,
+)
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.output_files import locked, write_files
 
@@ -27,8 +33,9 @@ def _read_store() -> dict[str, dict[str, str]]:
     if store is None:
         return {}
     try:
-        _refuse_strangers(store)
-        recorded = json.loads(read_bytes(store, _LARGEST_STORE_BYTES).decode())
+        with opened(store) as file:  # what is looked at is read, whatever takes its place
+            _refuse_strangers(store, os.fstat(file.fileno()))
+            recorded = json.loads(content(file, _LARGEST_STORE_BYTES).decode())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
@@ -39,20 +46,17 @@ def _read_store() -> dict[str, dict[str, str]]:
     return recorded
 
 
-def _refuse_strangers(store: Path) -> None:
-    """Raises TrustError if another user could have changed the record, or it is a link.
-
-    Raises OSError without a record.
-    """
+def _refuse_strangers(store: Path, record: os.stat_result) -> None:
+    """Raises TrustError if another user could have changed the record, or it is a link."""
     if not hasattr(os, "geteuid"):  # Windows, where profiles are private to their users
         return
     anybody, group = stat.S_IWOTH, stat.S_IWGRP
     for path, found, writers in (
         (store.parent, store.parent.stat(), anybody),
-        (store, store.lstat(), anybody | group),
+        (store, record, anybody | group),
     ):
         name = repr(str(path))
-        if stat.S_ISLNK(found.st_mode):
+        if path == store and store.is_symlink():
             raise TrustError(f"the trust record {name} is a link; replace it with the file itself")
         if found.st_uid not in (0, os.geteuid()):
             raise TrustError(
