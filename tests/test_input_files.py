@@ -381,13 +381,16 @@ def _said_by(*arguments):
     "arguments",
     [("--engine", "analytic", "--config"), ("time", "h100", "--profile"),
      ("time", "h100", "--from-benchmark"), ("compare", "tiny"), ("check", "--budgets"),
-     ("advise", "--image"), ("archive",), ("archive", "-q"), ("time", "h100", "--new-tokens-from"),
-     ("tree", "--hf-config"), ("trust",), ("plan", "--deadline", "24h", "--gpu", "h100")],
+     ("advise", "--image"), ("archive",), ("archive", "--mode", "tiny"),
+     ("time", "h100", "--new-tokens-from"), ("tree", "--hf-config"), ("trust",), ("plan", "--deadline", "24h", "--gpu", "h100")],
 )  # fmt: skip
 def test_what_is_not_ones_own_to_read_is_named(shared, arguments):
     """Each with the system's reason, instead of a word on the option's value."""
     secret = shared / "secret"
-    secret.mkdir(0o700) if arguments in (("trust",), ("archive", "-q")) else secret.touch(0o600)
+    secret.mkdir(0o700) if arguments in (
+        ("trust",),
+        ("archive", "--mode", "tiny"),
+    ) else secret.touch(0o600)
     _said_by(*arguments, secret)  # imports what is needed before the other user comes
     said = as_nobody(partial(_said_by, *arguments, secret))
     assert said.startswith("(2, ")
