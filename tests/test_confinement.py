@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
+import infer_like
 import pytest
 import torch
 import transformers
@@ -232,10 +233,15 @@ PROMPT = {
 }
 ASKING_THE_HUB = {**BACKBONE, "backbone": "someuser/some-backbone", "backbone_kwargs": None}
 WAYS = {"backbone": BACKBONE, "prompt": PROMPT, "hub": ASKING_THE_HUB}
+LONE = ["--hf-config", "model/config.json", "--stages", "stages.toml"]
 COMMANDS = {
-    "main": ["--hf-config", "model/config.json", "--stages", "stages.toml", "--output", OUTPUT],
+    "main": [*LONE, "--output", OUTPUT],
     "check": ["check", "--budgets", "dsocr-budgets.toml"],
     "tree": ["tree", "--model", "model", "--stages", "stages.toml"],
+    "stages": ["stages", *LONE[:2]],
+    "time": ["time", "h100", *LONE],
+    "fit": ["fit", "h100", *LONE],
+    "measure": ["measure", *LONE],
 }
 
 
@@ -282,6 +288,65 @@ def test_a_process_leaves_no_cache(way, command, arguments, tmp_path):
     )  # fmt: skip
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
     assert not Path("home").exists()
+
+
+# ---- what runs on the machine's own device ----------------------------------------------------
+
+TALK = """
+import os, sys
+def talks(event, arguments):
+    quiet = ("__new__", "gethostname", "bind")  # to a port of its own, as urllib3 tries IPv6
+    if event.startswith("socket.") and not event.endswith(quiet):
+        os.write(2, f"TALKS: {event} {arguments}".encode())
+        os._exit(99)
+sys.addaudithook(talks)
+from dsocr_analyze.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""A program that ends at the first word to any other, in any of its threads."""
+ON_DEVICE = {
+    "infer": ["infer", "--model", "m", "--image", "page.png", "--prompt", "<image>a",
+              "--max-new-tokens", "3", "--random-weights", "--trust-remote-code",
+              "--base-size", "256", "--image-size", "256", "--crop-mode", "0"],
+    "measure": ["measure", "--model", "m", "--trust-remote-code", "--base-size", "256",
+                "--image-size", "256", "--crop-mode", "0", "--page", "256x256",
+                "--max-new-tokens", "3", "--steps", "1", "--repeats", "1", "--warmups", "1"],
+    "measure of a config": ["measure", "--hf-config", "config.json", "--stages", "stages.toml",
+                            "--steps", "1", "--repeats", "1", "--warmups", "1",
+                            "--max-new-tokens", "3"],
+    "calibrate": ["calibrate", "--seconds", "20"],
+}  # fmt: skip
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("command", ON_DEVICE)
+def test_what_runs_on_a_device_talks_to_nobody(command, tmp_path):
+    """With settings of the Hub that would let it, and code that asks what infer() asks."""
+    if command == "infer" and IS_5:
+        pytest.skip("infer() is the vendor's, which runs on transformers 4")
+    infer_like.write(tmp_path / "m")
+    infer_like.picture(tmp_path / "page.png")
+    stages, config = LLAMA.write(tmp_path)
+    config.rename(tmp_path / "config.json")
+    stages.rename(tmp_path / "stages.toml")
+    offline = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+    variables = {name: value for name, value in os.environ.items() if name not in offline}
+    ran = subprocess.run(
+        [sys.executable, "-c", TALK, *ON_DEVICE[command]],
+        capture_output=True, text=True, cwd=tmp_path,
+        env={**variables, "XDG_CONFIG_HOME": str(tmp_path / "x"), "HF_HOME": str(tmp_path / "h")},
+    )  # fmt: skip
+    assert "TALKS" not in ran.stderr
+    assert ran.returncode == 0 or "too few kernels could be measured" in ran.stderr, ran.stderr
+
+
+def test_a_word_to_another_is_noticed():
+    code = TALK.replace("dsocr_analyze.cli import main", "socket import gethostbyname as main")
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 1  # called with a list, which is no name: before any word
+    code = code.replace("sys.argv[1:]", "'localhost'")
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ran.returncode, "TALKS" in ran.stderr) == (99, True)
 
 
 # ---- doors of transformers, by whatever name they are called -------------------------------------

@@ -382,7 +382,8 @@ def _said_by(*arguments):
     [("--engine", "analytic", "--config"), ("time", "h100", "--profile"),
      ("time", "h100", "--from-benchmark"), ("compare", "tiny"), ("check", "--budgets"),
      ("advise", "--image"), ("archive",), ("archive", "--mode", "tiny"),
-     ("time", "h100", "--new-tokens-from"), ("tree", "--hf-config"), ("trust",), ("plan", "--deadline", "24h", "--gpu", "h100")],
+     ("time", "h100", "--new-tokens-from"), ("tree", "--hf-config"), ("trust",),
+     ("plan", "--deadline", "24h", "--gpu", "h100")],
 )  # fmt: skip
 def test_what_is_not_ones_own_to_read_is_named(shared, arguments):
     """Each with the system's reason, instead of a word on the option's value."""

@@ -1,12 +1,17 @@
 """From a directory of somebody's code, once trusted, to a model; what is said where that fails."""
 
 import contextlib
+import importlib.machinery
 import importlib.util
 import itertools
 import json
+import multiprocessing
 import os
 import pwd
+import py_compile
 import re
+import runpy
+import struct
 import subprocess
 import sys
 import threading
@@ -383,6 +388,94 @@ def test_what_was_read_is_executed_whatever_lies_there_later(checkout):
     assert load(directory, trust_remote_code=False).module.layers[0].linear.in_features == 4
     with pytest.raises(TrustError):
         load(checkout, trust_remote_code=False)
+
+
+def planted_beside(file):
+    """Compiled and other files that Python would take for a module's, each of other code."""
+    foreign = file.with_name("foreign.py")
+    foreign.write_text("raise SystemExit('foreign code ran')\n")
+    of = file.stat()
+    for optimization in ("", 1, 2):
+        cached = importlib.util.cache_from_source(str(file), optimization=optimization)
+        py_compile.compile(str(foreign), cached, doraise=True)
+        code = Path(cached).read_bytes()[16:]
+        # Of the file's own time and size, so that no reader would look at its source again.
+        stamp = struct.pack("<LLL", 0, int(of.st_mtime), of.st_size)
+        Path(cached).write_bytes(importlib.util.MAGIC_NUMBER + stamp + code)
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(foreign), str(file.with_suffix(".pyc")), invalidation_mode=unchecked)
+    foreign.unlink()
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        file.with_suffix(suffix).write_bytes(b"no library")
+
+
+def test_nothing_compiled_that_lies_beside_trusted_code_runs(checkout):
+    record_trust(ModelDirectory.read(checkout))
+    for name in vendor_like.FILES:
+        planted_beside(checkout / name)
+    with pytest.raises(SystemExit, match="foreign code ran"):  # as Python itself would
+        runpy.run_path(str(checkout / "parts.pyc"))
+    assert load(checkout, trust_remote_code=False).module.layers[0].linear.in_features == 4
+
+
+def _loaded_at_once(checkout, start):
+    directory = ModelDirectory.read(checkout)
+    start.wait(60)
+    for _ in range(5):
+        load(directory, trust_remote_code=False)
+        for name in [name for name in sys.modules if name.startswith(REMOTE_PACKAGE)]:
+            del sys.modules[name]
+
+
+def test_two_processes_that_load_one_checkout_at_once_leave_it_as_it_is(checkout):
+    """Neither finds anything of the other's: nothing is written, wherever they are."""
+    record_trust(ModelDirectory.read(checkout))
+    before = {path: path.stat().st_mtime_ns for path in checkout.parent.rglob("*")}
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(2)
+    both = [context.Process(target=_loaded_at_once, args=(checkout, start)) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join(60)
+    assert [each.exitcode for each in both] == [0, 0]
+    assert {path: path.stat().st_mtime_ns for path in checkout.parent.rglob("*")} == before
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_takes_a_files_place_between_two_looks_at_a_directory_is_not_trusted(
+    checkout, tmp_path, kind
+):
+    """A link to other code is other code, and back again the same; a pipe is no file."""
+    record_trust(ModelDirectory.read(checkout))
+    (tmp_path / "foreign.py").write_text("raise SystemExit('foreign code ran')\n")
+    file, aside = checkout / "parts.py", tmp_path / "aside"
+    trusted, _ = file.read_bytes(), file.rename(aside)
+    file.symlink_to(tmp_path / "foreign.py") if kind == "link" else os.mkfifo(file)
+    with pytest.raises((TrustError, ModelDirectoryError), match=r"parts\.py"):
+        load(checkout, trust_remote_code=False)
+    file.unlink()
+    file.symlink_to(aside)
+    directory = ModelDirectory.read(checkout)
+    aside.write_text("raise SystemExit('changed after it was read')\n")
+    assert load(directory, trust_remote_code=False).module is not None
+    assert directory.sources["parts.py"] == trusted
+
+
+def test_a_record_is_read_from_the_file_whose_owner_was_looked_at(store, checkout, monkeypatch):
+    """Between the look and the reading, who may rename files in its folder puts another there."""
+    other = vendor_like.write(checkout.parent / "other", parts="# foreign\n")
+    forged = store.with_name("forged")
+    forged.write_text(json.dumps({str(other): ModelDirectory.read(other).digests()}))
+    real = trust._refuse_strangers
+
+    def late(path, found):
+        real(path, found)
+        forged.replace(store)
+
+    monkeypatch.setattr(trust, "_refuse_strangers", late)
+    assert not is_trusted(ModelDirectory.read(other))
+    assert not forged.exists()
 
 
 def test_trust_belongs_to_the_directory_not_to_the_way_there(checkout, tmp_path, monkeypatch):
