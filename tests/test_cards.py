@@ -2,12 +2,18 @@
 
 import json
 import random
+import re
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from command_line import run
 
 from dsocr_analyze.errors import DeviceError, is_slip
-from dsocr_analyze.hardware.devices import gpu_aliases, gpu_catalogue, gpu_named
+from dsocr_analyze.hardware import profile
+from dsocr_analyze.hardware.devices import Gpu, gpu_aliases, gpu_catalogue, gpu_named
+
+ROOT = Path(__file__).parent.parent
 
 # What nvidia-smi prints, in MiB.
 REPORTED = {
@@ -157,3 +163,218 @@ def test_lists_show_what_is_not_known_as_such(capsys):
     _, out, err = run(capsys, "time", "--max-new-tokens", "2", "--format", "json")
     assert "rtx-3060" not in {each["gpu"] for each in json.loads(out)["time"]}
     assert "only its memory" not in err
+
+
+# --- a server's view -----------------------------------------------------------------------------
+
+WEIGHTS = 2 * 3_336_106_240
+TOKEN = 61_440  # 12 layers, keys and values of 1,280 elements, 2 bytes each
+PAGE_TOKENS = 913 + 1023
+"""Keys of an A4 page in gundam, whose last token of 1,024 is not cached."""
+
+
+def pass_bytes(tokens):
+    """Activations and inputs of a pass of that page and others, up to 3,000 tokens in all."""
+    beyond = max(0, tokens - 913)
+    return 536_865_280 + 21_059_897 + beyond * (1280 * 2 + 25)
+
+
+def vllm_tokens(memory, share, chunk):
+    """What vLLM's own rule gives: whole blocks of 16 tokens beside weights and a full pass."""
+    free = int(memory * share) - WEIGHTS - pass_bytes(chunk)
+    return free // (16 * TOKEN) * 16
+
+
+def served_by(capsys, *line):
+    """Exit code and the entry of the one GPU of a fit."""
+    code, out, err = run(capsys, "fit", *" ".join(line).split(), "--format", "json")
+    assert code < 2, err
+    [found] = json.loads(out)["served"].values()
+    return code, found
+
+
+def test_the_cache_is_what_the_engine_reports(capsys):
+    # vLLM: 11,596,411,699 - 6,672,212,480 - 560,859,152 = 4,363,... bytes: 4,438 blocks.
+    code, found = served_by(capsys, "rtx-3060 --server vllm")
+    assert (code, found["kv_tokens"], found["largest_concurrency"]) == (0, 71_008, 36)
+    assert found["kv_tokens"] == vllm_tokens(12288 * 2**20, 0.9, 2048)
+    assert (found["weights_bytes"], found["token_bytes"]) == (WEIGHTS, TOKEN)
+    assert found["page_tokens"] == PAGE_TOKENS
+    assert found["limits"] == (
+        "gpu_memory_utilization 0.9, max_num_batched_tokens 2,048; GPU KV cache size 71,008 tokens"
+    )
+    # SGLang: 11,338,713,661 - 6,672,212,480 = 4,666,501,181 bytes, beside which it computes.
+    code, found = served_by(
+        capsys, "rtx-3060 --server sglang --mem-fraction-static 0.88 --max-running-requests 32"
+    )
+    assert (code, found["kv_tokens"], found["largest_concurrency"]) == (0, 75_952, 32)
+    assert (11_338_713_661 - WEIGHTS) // TOKEN == 75_952
+    assert found["limit"] == "max_running_requests"
+    assert found["limits"] == (
+        "mem_fraction_static 0.88, max_running_requests 32, chunked_prefill_size 8,192;"
+        " max_total_num_tokens 75,952 tokens"
+    )
+
+
+@pytest.mark.parametrize(
+    ("share", "sequences", "chunk", "pages"),
+    [(0.9, None, 2048, 1), (0.95, 256, 3000, 36), (0.7, 8, 913, 9), (1.0, 1, 64, 1)],
+)
+def test_limits_decide_what_fits(capsys, share, sequences, chunk, pages):
+    line = f"l40 --gpu-memory-utilization {share} --max-num-batched-tokens {chunk}"
+    line += "" if sequences is None else f" --max-num-seqs {sequences}"
+    code, found = served_by(capsys, line, f"--batch-size {pages}")
+    tokens = vllm_tokens(46068 * 2**20, share, chunk)
+    fitting = tokens // 16 // -(-PAGE_TOKENS // 16)
+    most = fitting if sequences is None else min(fitting, sequences)
+    assert (found["kv_tokens"], found["largest_concurrency"]) == (tokens, most)
+    assert (found["fits"], code) == (pages <= most, int(pages > most))
+    assert found["limit"] == ("max_num_seqs" if most == sequences else "GPU KV cache size")
+
+
+def test_a_larger_pass_leaves_less_for_vllms_cache(capsys):
+    found = [
+        served_by(capsys, f"rtx-3060 --server {server} --chunked-prefill-size {chunk}")[1]
+        for server in ("vllm", "sglang")
+        for chunk in (512, 2048, 8192, 16384)
+    ]
+    tokens = [each["kv_tokens"] for each in found]
+    assert tokens[:4] == sorted(tokens[:4], reverse=True)
+    assert tokens[0] - tokens[3] > 30_000
+    assert len({*tokens[4:]}) == 1
+
+
+def test_fewer_bits_leave_more_for_the_cache(capsys):
+    _, found = served_by(capsys, "rtx-3060 --kv-dtype fp8")
+    assert found["token_bytes"] == TOKEN // 2
+    _, found = served_by(capsys, "rtx-3060 --weights-dtype int4")
+    # 12 layers of 4 x 1280 x 1280; one of 3 x 1280 x 6848; 11 of 64 experts and a shared pair.
+    layers = 12 * 4 * 1280**2 + 3 * 1280 * 6848 + 11 * 66 * 3 * 1280 * 896
+    assert found["weights_bytes"] == WEIGHTS - 2 * layers + layers // 2 + layers // 64
+    _, nothing = served_by(capsys, "--memory-gb 6 --server vllm")
+    assert (nothing["kv_tokens"], nothing["largest_concurrency"], nothing["limit"]) == (0, 0, None)
+
+
+@pytest.mark.parametrize("server", ["vllm", "vllm-v0", "sglang"])
+def test_seconds_and_plan_obey_the_same_limits(capsys, server):
+    limits = ("--server", server, "--gpu-memory-utilization", "0.8", "--max-num-seqs", "24")
+    _, out, _ = run(capsys, "time", "l40s", *limits, "--concurrency", "max,100", "--format", "json")
+    [entry] = json.loads(out)["time"]
+    _, fitted = served_by(capsys, "l40s", *limits)
+    assert entry["kv_tokens"] == fitted["kv_tokens"]
+    assert entry["assumptions"]["limits"] == fitted["limits"]
+    assert entry["largest_concurrency"] == fitted["largest_concurrency"] == 24
+    waiting, most = entry["throughput"]
+    assert (most["concurrency"], most["fits"], waiting["fits"]) == (24, True, False)
+    assert waiting["pages_per_second"] == pytest.approx(most["pages_per_second"], rel=0.02)
+    assert waiting["memory_bytes"] == most["memory_bytes"]  # others hold no cache
+    _, out, _ = run(capsys, "plan", "--pages", "1k", "--gpu", "l40s", *limits, "--format", "json")
+    [plan] = json.loads(out)["gpus"]
+    assert plan["largest_concurrency"] == 24
+    assert plan["points"]["max"]["concurrency"] == 24
+
+
+def test_lines_state_the_limits_in_the_engines_words(capsys):
+    _, out, _ = run(
+        capsys, "time", "h100", "--max-num-seqs", "64", "--gpu-memory-utilization", "0.95",
+        "--concurrency", "max,128",
+    )  # fmt: skip
+    said = " ".join(out.split())
+    tokens = vllm_tokens(80 * 10**9, 0.95, 2048)
+    assert (
+        "h100-sxm, serving, vllm: gpu_memory_utilization 0.95, max_num_seqs 64,"
+        f" max_num_batched_tokens 2,048; GPU KV cache size {tokens:,} tokens"
+    ) in said
+    assert f"at most 64 pages at once ({tokens:,} KV tokens)" in said
+    assert "128 at once), bound by workers; only 64 run at a time" in said
+    _, out, _ = run(capsys, "time", "h100", "--server", "sglang", "--chunked-prefill-size", "4096")
+    assert "mem_fraction_static 0.9, chunked_prefill_size 4,096;" in " ".join(out.split())
+    _, out, _ = run(capsys, "plan", "--pages", "9", "--gpu", "l4", "--max-num-seqs", "3",
+                    "--assumptions")  # fmt: skip
+    assert "vllm has gpu_memory_utilization 0.9, max_num_seqs 3," in " ".join(out.split())
+
+
+def test_a_share_is_what_is_not_reserved(capsys):
+    share = ("--gpu-memory-utilization", "0.8")
+    outs = [
+        json.loads(run(capsys, "time", "l4", *given, "--format", "json")[1])["time"][0]
+        for given in (share, ("--reserved", "0.2"))
+    ]
+    assert {each["largest_concurrency"] for each in outs} == {outs[0]["largest_concurrency"]}
+    assert outs[0]["throughput"] == outs[1]["throughput"]
+    assert [each["assumptions"]["limits"] is None for each in outs] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        *((f"{command} --gpu-memory-utilization {share}", f"--gpu-memory-utilization {share} is"
+           " out of range; give a part above 0, at most 1")
+          for command in ("fit l4", "time l4") for share in ("0", "1.5", "nan")),
+        ("time l4 --max-num-seqs 0", "--max-num-seqs 0 is out of range; give 1 to 65536"),
+        ("fit l4 --max-num-seqs 65537", "--max-num-seqs 65537 is out of range; give 1 to 65536"),
+        ("time l4 --chunked-prefill-size -1", "--max-num-batched-tokens -1 is out of range"),
+        ("fit l4 --max-num-batched-tokens 2000000", "give 1 to 1048576"),
+        ("time l4 --reserved 0.2 --gpu-memory-utilization 0.9",
+         "--gpu-memory-utilization 0.9 leaves 0.1 of the memory free; leave out --reserved 0.2"),
+        ("plan --pages 9 --gpu l4 --max-num-seqs 300 --max-num-batched-tokens 256",
+         "vLLM refuses --max-num-batched-tokens 256 below --max-num-seqs 300; give 300 or more"),
+        ("time l4 --runtime eager --max-num-seqs 4", "are for --runtime serving; leave them out"),
+        ("--max-num-seqs 4", "--max-num-seqs is for predicted seconds; give --gpu too"),
+        ("fit l4 --server vlm", "--server 'vlm' is unknown; did you mean vllm?"),
+        ("fit l4 --weights-dtype int3", "--weights-dtype 'int3' is"),
+        ("fit t4 --server vllm", "T4 has no bfloat16; use --dtype float16"),
+    ],
+)  # fmt: skip
+def test_limits_that_are_impossible_are_refused(capsys, line, said):
+    code, out, err = run(capsys, *line.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+# --- profiles ------------------------------------------------------------------------------------
+
+EXAMPLE = ROOT / "examples/rtx-4080.toml"
+PAGE = (ROOT / "docs/cards.md").read_text(encoding="utf-8")
+
+
+def test_the_example_is_shown_and_gives_its_card_seconds(capsys):
+    assert f"```toml\n{EXAMPLE.read_text(encoding='utf-8')}```" in PAGE
+    assert run(capsys, "time", "rtx-4080")[0] == 2
+    code, out, _ = run(capsys, "time", "4080", "--profile", EXAMPLE, "--format", "json")
+    [entry] = json.loads(out)["time"]
+    assert (code, entry["gpu"]) == (0, "rtx-4080")
+    # Slower than the L40S, whose kernels it has, by no more than their bandwidths.
+    [other] = json.loads(run(capsys, "time", "l40s", "--format", "json")[1])["time"]
+    assert 1 < entry["page_seconds"] / other["page_seconds"] < 864 / 716.8 * 1.05
+    listed = run(capsys, "devices", "rtx-4080", "--profile", EXAMPLE)[1]
+    assert re.search(r"^rtx-4080 +97.5 +- +716.8 +16 +~", listed, re.M)
+
+
+def test_the_page_names_every_key_of_a_profile():
+    for key in (*(each.name for each in fields(Gpu)), *profile._TOP):
+        assert f"`{key}`" in PAGE, key
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["fit", "time", "devices", "plan", "compare", "archive", "sweep", "check", "advise", "measure",
+     "infer", ""],
+)  # fmt: skip
+def test_every_command_with_a_gpu_takes_a_profile(capsys, command):
+    assert " --profile FILE " in run(capsys, *command.split(), "--help-all")[1]
+
+
+def test_a_profile_counts_in_fit_and_check(capsys, tmp_path):
+    text = EXAMPLE.read_text(encoding="utf-8").replace('"rtx-4080"', '"mine"')
+    mine = tmp_path / "mine.toml"
+    mine.write_text(text.replace("memory_mib = 16376\n", "").replace("= 16\n", "= 9.5\n"))
+    code, out, _ = run(capsys, "fit", "mine", "--profile", mine, "--format", "json")
+    assert (code, json.loads(out)["gpus"][0]["memory_bytes"]) == (0, 9_500_000_000)
+    budgets = tmp_path / "budgets.toml"
+    budgets.write_text(
+        '[workloads.page]\nengine = "analytic"\ngpu = "mine"\n[[workloads.page.budgets]]\n'
+        'key = "time[gpu=mine].page_seconds"\nmax = 3600\n'
+    )
+    assert run(capsys, "check", "--budgets", budgets)[0] == 2
+    assert run(capsys, "check", "--budgets", budgets, "--profile", mine)[0] == 0

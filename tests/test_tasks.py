@@ -59,9 +59,12 @@ ANSWERS = {
     "--engine analytic --full": PAGE,
     "--engine analytic --batch-size 16":
         r"batch 16: prefill 73.46 TFLOPs.*\npage    5.858 TFLOPs.*1/16 of the batch",
-    "fit rtx-4090": FITS.format("Yes", 1, "7.460", "RTX 4090", "21.60"),
-    "fit t4 --dtype float16": FITS.format("Yes", 1, "7.460", "T4", "14.40"),
+    "fit rtx-4090": FITS.format("Yes", 1, "7.460", "RTX 4090", "23.18"),
+    "fit t4 --dtype float16": FITS.format("Yes", 1, "7.460", "T4", "14.50"),
     "fit mi300x": FITS.format("Yes", 1, "7.460", "MI300X", "172.8"),
+    "fit --memory-gb 12": FITS.format("Yes", 1, "7.460", "a card of 12 GB", "10.80"),
+    "fit rtx-3060 --server vllm":
+        r"^Yes: RTX 3060 12 GB, .* GPU KV cache size 71,008 tokens; at most 36 pages of 1,936 ",
     "fit a100-40gb": FITS.format("Yes", 1, "7.460", "A100 40 GB", "36.00"),
     "fit a100-40gb --reserved 0.1 --batch-size 16":
         FITS.format("Yes", 16, "19.28", "A100 40 GB", "36.00"),

@@ -283,7 +283,7 @@ def analyze(
     asked = page_options.page_request(context.params, directory, engine=engine)
     _ = asked.workload  # raises before any work
     output_files.prepare_directory(output, may_lead_out=output != _DEFAULT_OUTPUT)
-    options.check_files(html=html_file)
+    printing.check_files(html=html_file)
     counts = Engine(
         directory, device, trust_remote_code, page_options.request_with_report(context),
         partial(streams.announced_steps, is_quiet=context.params["quiet"]),

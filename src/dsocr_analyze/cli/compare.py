@@ -127,7 +127,7 @@ def compare(
     of_time: options.Added = options.SECONDS_OF_A_PAGE,
 ) -> None:  # fmt: skip
     """Put architectures, modes, configs and saved reports side by side."""
-    options.check_files(html=html_file)
+    printing.check_files(html=html_file)
     what = _named(context, what or ())
     time, stacked = page_options.request_with_report(context), quantity or _QUANTITIES[0]
     models = _Models(context.params, _named_files(config or ()))
@@ -159,7 +159,7 @@ def _check_picture(
     plot: Path, stacked: str, columns: Sequence[_Counted | ChartedReport], time: TimeRequest | None
 ) -> None:
     """Raises, before any work, if `--plot` cannot be drawn."""
-    options.check_files(None, plot)
+    printing.check_files(None, plot)
     predicted = 0 if time is None else len(time.profiles) * len(time.jobs)
     bars = [  # for seconds, one per GPU and runtime
         1 if stacked != "seconds"

@@ -1,8 +1,10 @@
 """`dsocr-analyze devices`, the GPUs and what is kept of them, and `fit`, what fits on them."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -11,7 +13,8 @@ from dsocr_analyze.analytic import ATTENTION_NAMES
 from dsocr_analyze.cli import exits, help_text, kept_files, options, page_options, printing, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware import devices as catalogue, fit as fitting
-from dsocr_analyze.kernels import dtype_named
+from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.kernels import Dtype, dtype_named
 from dsocr_analyze.report import devices as documents
 from dsocr_analyze.report.opening import (
     SCHEMA_VERSION,
@@ -20,7 +23,38 @@ from dsocr_analyze.report.opening import (
     workload_document,
 )
 
+if TYPE_CHECKING:
+    from dsocr_analyze.architectures.architecture import Architecture
+    from dsocr_analyze.timing.assumptions import Assumptions
+    from dsocr_analyze.workload import PageWorkload
+
 _MOST_GB: Final = 100_000
+_OF_SERVER: Final[options.Added] = {
+    "server": (str | None, None),
+    **options.SERVER_LIMITS,
+    "weights_dtype": (str | None, None),
+    "kv_dtype": (str | None, None),
+}
+_OF_MEMORY: Final[options.Added] = {
+    "memory_gb": (
+        Annotated[
+            float | None,
+            options.option(
+                "GB",
+                "Memory of any other card, in GB of 10^9 bytes, instead of a GPU's name.",
+                group=help_text.PREDICTION,
+            ),
+        ],
+        None,
+    ),
+    "reserved": (float, 0.1),
+    **_OF_SERVER,
+    "profile": (options.ProfileOption, None),
+    "output_format": (str, "table"),
+    "assumptions": (bool, False),
+    "strict": (bool, False),
+    "debug": (bool, False),
+}
 
 
 def devices(
@@ -109,72 +143,91 @@ def fit(
     dtype: str = "bfloat16",
     use_flash_attn: int = 0,
     of_page: options.Added = page_options.OF_A_PAGE,
-    memory_gb: Annotated[
-        float | None,
-        options.option(
-            "GB",
-            "Memory of any other card, in GB of 10^9 bytes, instead of a GPU's name.",
-            group=help_text.PREDICTION,
-        ),
-    ] = None,
-    reserved: float = 0.1,
-    profile: options.ProfileOption = None,
-    output_format: str = "table",
-    assumptions: bool = False,
-    strict: bool = False,
-    debug: bool = False,
+    of_memory: options.Added = _OF_MEMORY,
 ) -> None:  # fmt: skip
     """Show whether pages fit in a GPU's memory, and how many at a time.
 
-    The limit is what takes most memory, apart from the weights, in the smallest batch that does not
-    fit: inputs, KV cache, logits or other activations, at the higher of two peaks, that of the
-    prefill pass and that of the last decode step.
+    With --server or one of its limits, so many as it runs. Otherwise as the model's own code does:
+    the limit is what takes most memory, apart from the weights, in the smallest batch that does not
+    fit, at the higher of two peaks, of the prefill pass and of the last decode step.
     """
+    given, jobs = context.params, _jobs(context)
     element, flash_attention = dtype_named(dtype), bool(use_flash_attn)
-    known = {name: each.gpu for name, each in kept_files.gpu_profiles(profile).items()}
-    names = options.gpu_names(gpu, named_gpus)
-    named = [known[catalogue.catalogue_name(name, known)] for name in names]
-    if memory_gb is not None:
-        named = [_card(memory_gb, names)]
+    known = kept_files.gpu_profiles(given["profile"])
+    named = _named(known, options.gpu_names(gpu, named_gpus), given["memory_gb"])
     for each in named:
-        catalogue.check_features(each, element, flash_attention=flash_attention)
+        catalogue.check_features(each.gpu, element, flash_attention=flash_attention and not jobs)
     directory = page_options.model_directory_from(
         model, arch, config, sliding_window=sliding_window, stages=stages, hf_config=hf_config
     )
     asked = page_options.page_request(context.params, directory)
-    architecture, dimensions, workload, _ = Engine(directory).priced(asked)
+    architecture, dimensions, workload, _ = Engine(directory).priced(asked, jobs)
     words.print_config_findings(context, directory, by_closed_forms=stages is None)
     words.warn(context, architecture.warnings_of(asked.workload))
-    gpus = named or [*known.values()]
+    devices = named or [*known.values()]
     fits = [
-        fitting.fit(each, architecture, dimensions, workload, dtype=element,
-                    flash_attention=flash_attention, reserved=reserved)
-        for each in gpus
+        fitting.fit(each.gpu, architecture, dimensions, workload, dtype=element,
+                    flash_attention=flash_attention, reserved=given["reserved"])
+        for each in devices
     ]  # fmt: skip
-    source = directory.source(architecture.name)
+    served, source = {}, directory.source(architecture.name)
+    traced = [] if stages is None else [fitting.TRACED_ASSUMPTION]
+    assumed = [*map(": ".join, fitting.ASSUMPTIONS.items()), *traced]
+    attention = ATTENTION_NAMES[True] if flash_attention else architecture.attention
+    for server in jobs:
+        served = _served(server, devices, architecture, dimensions, element, workload)
+        attention, assumed = server.host.name, server.host.memory_sentences(server.precision)
     document = documents.FitDocument(
         schema_version=SCHEMA_VERSION, command="fit", options=options.options_used(context),
-        model=source, workload=workload_document(asked.workload), gpus=tuple(fits),
+        model=source, workload=workload_document(asked.workload), gpus=tuple(fits), served=served,
     )  # fmt: skip
-    line = opening_line(
-        [document.workload], [element.name],
-        [ATTENTION_NAMES[True] if flash_attention else architecture.attention],
-    )  # fmt: skip
-    titles = [each.title for each in gpus]
+    titles = [each.gpu.title for each in devices]
     by = "the analytic engine" if stages is None else "traces on meta"
-    traced = [] if stages is None else [fitting.TRACED_ASSUMPTION]
     answers = documents.fit_answers(document, titles, is_named=bool(named))
     printing.emit(context, document, printing.Said(
-        "\n".join([*answers, f"Ran: {model_text(source)} by {by}", line]),
+        "\n".join([*answers, f"Ran: {model_text(source)} by {by}",
+                   opening_line([document.workload], [element.name], [attention])]),
         list(documents.fit_tables(document, titles)),
-        [printing.assumptions(context, [*map(": ".join, fitting.ASSUMPTIONS.items()), *traced])],
+        [printing.assumptions(context, assumed)],
     ))  # fmt: skip
-    if named and not all(each.fits for each in fits):
+    if named and not all(each.fits for each in (document.served.values() or fits)):
         raise typer.Exit(exits.NO)
 
 
-def _card(memory_gb: float, names: Sequence[str]) -> catalogue.Gpu:
-    """A card of which only the memory is known; raises WorkloadError."""
+def _served(
+    server: Assumptions, devices: Iterable[Device], architecture: Architecture, dimensions: Any,
+    dtype: Dtype, workload: PageWorkload,
+) -> dict[str, documents.ServedFit]:  # fmt: skip
+    """What a serving engine runs, by GPU; without those that lack the type."""
+    from dsocr_analyze.timing.serving import ServedModel, TimedModel
+
+    found = {}
+    for each in devices:
+        if not catalogue.missing_features(each.gpu, dtype, flash_attention=False):
+            timed = TimedModel(architecture, dimensions, dtype, False, each)
+            served = ServedModel(timed, server.host, server.precision)
+            found[each.gpu.name] = documents.ServedFit.of(served, workload, server.reserved)
+    return found
+
+
+def _jobs(context: typer.Context) -> list[Assumptions]:
+    """A serving engine as it is set, if an option asks for one; raises WorkloadError."""
+    given = context.params
+    if all(given[name] is None for name in _OF_SERVER):
+        return []
+    from dsocr_analyze.cli.time_requests import serving_from
+    from dsocr_analyze.timing.assumptions import Assumptions
+
+    host, precision, reserved, _ = serving_from({**given, "server": given["server"] or "vllm"})
+    return [Assumptions(host, precision=precision, reserved=reserved)]
+
+
+def _named(
+    known: Mapping[str, Device], names: Sequence[str], memory_gb: float | None
+) -> list[Device]:
+    """The devices of these names, or a card of some memory; raises AnalyzeError."""
+    if memory_gb is None:
+        return [known[catalogue.catalogue_name(name, known)] for name in names]
     if names:
         raise WorkloadError(
             f"--memory-gb {memory_gb:g} is of a card without a name; leave it or {names[0]} out"
@@ -183,4 +236,5 @@ def _card(memory_gb: float, names: Sequence[str]) -> catalogue.Gpu:
         raise WorkloadError(
             f"--memory-gb {memory_gb:g} is out of range; give a number above 0, at most {_MOST_GB}"
         )
-    return catalogue.Gpu(f"{memory_gb:g}gb", f"a card of {memory_gb:g} GB", memory_gb=memory_gb)
+    name, title = f"{memory_gb:g}gb", f"a card of {memory_gb:g} GB"
+    return [Device(catalogue.Gpu(name, title, memory_gb=memory_gb), "", "", {})]

@@ -140,6 +140,9 @@ TASKS: Final = {
     "Does it fit my card?": "fit rtx-4090",
     "... a T4, which has no bfloat16?": "fit t4 --dtype float16",
     "... an AMD card?": "fit mi300x",
+    "... any card of 12 GB?": "fit --memory-gb 12",
+    "How many pages does vLLM run on an RTX 3060, with how many KV tokens?":
+        "fit rtx-3060 --server vllm",
     "How many pages fit into an A100 with 40 GB?": "fit a100-40gb",
     "... if a tenth of it is taken?": "fit a100-40gb --reserved 0.1 --batch-size 16",
     "How many of the known GPUs hold a page?": "fit",

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from dsocr_analyze import architectures, errors, input_files, kernels
+from dsocr_analyze import architectures, errors, kernels
 from dsocr_analyze.cli.help_text import HELP, MODEL, OUTPUT, OWN, PAGE, PREDICTION, Seldom, all_help
 from dsocr_analyze.cli.words import spelling
-from dsocr_analyze.errors import OutputError, WorkloadError
+from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.report.opening import OptionValue
 from dsocr_analyze.workload import PAPERS
 
@@ -93,13 +93,6 @@ def all_gpus() -> Iterable[str]:
     from dsocr_analyze.hardware.devices import gpu_catalogue
 
     return gpu_catalogue()
-
-
-def rated_gpus() -> list[str]:
-    """Those whose rates are known."""
-    from dsocr_analyze.hardware.devices import gpu_catalogue
-
-    return [name for name, gpu in gpu_catalogue().items() if gpu.has_rates]
 
 
 def _noted(context: typer.Context, parameter: typer.CallbackParam, wanted: bool) -> None:
@@ -326,6 +319,23 @@ SHARED: Final[Mapping[str, Any]] = {
         "Fraction of the memory kept for the driver, the allocator and kernels, 0 to 1.",
         group=Seldom(PREDICTION),
     ),
+    "gpu_memory_utilization": option(
+        "PART",
+        "Fraction of the GPU's memory that the serving engine takes, above 0 to 1, in place of"
+        " --reserved. SGLang's does not include activations.",
+        "--gpu-memory-utilization", "--mem-fraction-static", group=Seldom(PREDICTION),
+    ),
+    "max_num_seqs": option(
+        "N",
+        "Most pages that the serving engine runs at a time. Default: as many as fit.",
+        "--max-num-seqs", "--max-running-requests", group=Seldom(PREDICTION),
+    ),
+    "max_num_batched_tokens": option(
+        "N",
+        "Most prompt tokens in a pass of the serving engine. Default: 2048, or 8192 for vllm-v0 and"
+        " sglang.",
+        "--max-num-batched-tokens", "--chunked-prefill-size", group=Seldom(PREDICTION),
+    ),
     "profile": option(
         "FILE",
         "A device profile of your own (TOML), added to the shipped ones and to those in"
@@ -392,8 +402,16 @@ SHARED: Final[Mapping[str, Any]] = {
 
 ProfileOption = Annotated[list[Path] | None, "profile"]
 
+SERVER_LIMITS: Final[Added] = {
+    "gpu_memory_utilization": (float | None, None),
+    "max_num_seqs": (int | None, None),
+    "max_num_batched_tokens": (int | None, None),
+}
+"""Of a serving engine, named as by vLLM."""
+
 OF_PREDICTIONS: Final[Added] = {
     "server": (str, "vllm"),
+    **SERVER_LIMITS,
     "preprocess_ms": (float | None, None),
     "workers": (int, 1),
     "price": (float | None, None),
@@ -485,31 +503,6 @@ def check_quiet(context: typer.Context, results: Sequence[str]) -> None:
     *most, last = [spelling(parameters[name]) for name in results]
     named = f"{', '.join(most)} or {last}" if most else last
     raise WorkloadError(f"--quiet leaves nothing to show; give {named} too, or leave out --quiet")
-
-
-def check_files(
-    output: Path | None = None, plot: Path | None = None, html: Path | None = None
-) -> None:
-    """Raises FormatError or OutputError, before any work, for files that cannot be written."""
-    if output is not None:
-        from dsocr_analyze.archive.table_files import table_format
-
-        table_format(output)
-    if plot is not None:
-        from dsocr_analyze.pictures.picture import picture_format
-
-        picture_format(plot)
-    if html is not None:
-        from dsocr_analyze.report.html import refuse_without_plotly
-
-        refuse_without_plotly()
-    for path in filter(None, (output, plot, html)):
-        if input_files.is_folder(path):
-            raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
-        if not input_files.is_folder(path.parent):
-            raise OutputError(
-                f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; create it"
-            )
 
 
 # --- what a command ran with ----------------------------------------------------------------------

@@ -64,7 +64,7 @@ def count_list(context: typer.Context, requested: TimeRequested | None) -> None:
     """Counts the pages of a list."""
     given = context.params
     output, batch_size, histogram = (given[each] for each in ("output", "batch_size", "histogram"))
-    options.check_files(output)
+    printing.check_files(output)
     directory = page_options.model_directory_from(given["model"], given["arch"], given["config"])
     asked = setting.CountedModel.from_directory(directory)
     architecture = asked.architecture

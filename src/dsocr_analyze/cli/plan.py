@@ -16,6 +16,7 @@ from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.cli import exits, help_text, options, page_options, printing, streams, words
 from dsocr_analyze.cli.page_lists import deadline_hours
 from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.hardware.devices import rated_gpus
 from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.workload import parse_page
 
@@ -120,7 +121,7 @@ def plan(
     if file is None and given["pages"] is None:
         raise WorkloadError("give --pages COUNT, or a FILE or FOLDER of pages")
     named = given["gpu"]
-    requested = time_requests.of_many_pages(context, named or options.rated_gpus())
+    requested = time_requests.of_many_pages(context, named or rated_gpus())
     directory = page_options.model_directory_from(
         model, arch, config, sliding_window=sliding_window
     )

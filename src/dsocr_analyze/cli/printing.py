@@ -14,7 +14,9 @@ import typer
 
 from dsocr_analyze.cli import streams
 from dsocr_analyze.cli.streams import complain
+from dsocr_analyze.errors import OutputError
 from dsocr_analyze.escaping import visible_lines
+from dsocr_analyze.input_files import is_folder
 from dsocr_analyze.output_files import write_files
 from dsocr_analyze.report import opening, table
 from dsocr_analyze.report.table import counted
@@ -104,6 +106,31 @@ class Said(NamedTuple):
         """The same in Markdown."""
         lists = {each.title: each.lines for each in self.below}
         return table.markdown_page(self.opening, filter(None, self.tables), lists)
+
+
+def check_files(
+    output: Path | None = None, plot: Path | None = None, html: Path | None = None
+) -> None:
+    """Raises FormatError or OutputError, before any work, for files that cannot be written."""
+    if output is not None:
+        from dsocr_analyze.archive.table_files import table_format
+
+        table_format(output)
+    if plot is not None:
+        from dsocr_analyze.pictures.picture import picture_format
+
+        picture_format(plot)
+    if html is not None:
+        from dsocr_analyze.report.html import refuse_without_plotly
+
+        refuse_without_plotly()
+    for path in filter(None, (output, plot, html)):
+        if is_folder(path):
+            raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
+        if not is_folder(path.parent):
+            raise OutputError(
+                f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; create it"
+            )
 
 
 def emit(

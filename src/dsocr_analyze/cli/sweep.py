@@ -177,7 +177,7 @@ def _count_combinations(context: typer.Context, time: TimeRequested | None, quan
         directory, architecture, asked.modes, notes,
         command="sweep", options=options.options_used(context),
     )  # fmt: skip
-    options.check_files(given["output"], given["plot"])
+    printing.check_files(given["output"], given["plot"])
     if given["plot"] is not None and asked.rows > shown.MOST_POINTS:
         raise WorkloadError(
             f"a plot of {asked.rows:,} rows is not readable; give shorter ranges, for at most"

@@ -18,6 +18,7 @@ from dsocr_analyze.analytic import ATTENTION_NAMES
 from dsocr_analyze.cli import help_text, kept_files, options, page_options, printing, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.escaping import visible
+from dsocr_analyze.hardware.devices import rated_gpus
 from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.report import opening, time_tables
 
@@ -109,7 +110,7 @@ def time(
     """Predict seconds of a page, pages per second and money on a GPU."""
     from dsocr_analyze.cli.time_requests import request_from
 
-    options.check_files(None, plot)
+    printing.check_files(None, plot)
     benchmarks, server, version = (
         _measured_in(context, from_benchmark) if from_benchmark else ([], None, "")
     )
@@ -123,7 +124,7 @@ def time(
     asked = page_options.page_request(context.params, directory)
     words.warn(context, directory.architecture.warnings_of(asked.workload))
     gpus = options.gpu_names(gpu, context.params["named_gpus"])
-    request = request_from(context, gpus or options.rated_gpus(), server=server)
+    request = request_from(context, gpus or rated_gpus(), server=server)
     if benchmarks:
         from dsocr_analyze.timing.server_benchmarks import comparison
 
@@ -174,6 +175,11 @@ def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_a
         "\n".join(
             [
                 *(wordings[0] for wordings in answers[: 1 if is_long else None]),
+                *(
+                    f"{each.title}: {each.assumptions.limits}"
+                    for each in entries[: 1 if is_long else None]
+                    if each.assumptions.limits
+                ),
                 time_tables.headline(report.model, report.workload),
             ]
         ),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import typer
 
@@ -11,7 +12,7 @@ from dsocr_analyze.archive.axes import parse_numbers
 from dsocr_analyze.cli import kept_files, options, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.devices import catalogue_name
-from dsocr_analyze.hardware.timed_device import dtype_name
+from dsocr_analyze.hardware.timed_device import STORED_BITS, dtype_name
 from dsocr_analyze.timing import MOST_CONCURRENCY, runtimes
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.predict import Concurrency, TimeRequest
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import TimeRequested
 
 _MOST_POINTS: Final = 1_000
+_MOST_CHUNK: Final = 1 << 20
 _DEFAULTS: Final = {name: default for name, (_, default) in options.SECONDS_OF_A_PAGE.items()}
 
 
@@ -40,14 +42,13 @@ def time_request(
     known = kept_files.gpu_profiles(asked["profile"])
     found = [catalogue_name(name, known) for name in options.gpu_names(gpus)]
     profiles = [known[name] for name in dict.fromkeys(found)]
-    host = runtimes.server_named(asked["server"])
-    types = [
-        None if asked[each] is None else dtype_name(asked[each])
-        for each in ("weights_dtype", "kv_dtype")
-    ]
-    precision = runtimes.Precision(  # None: the model's own
-        *[None if each in ("bfloat16", "float16") else each for each in types]
-    )
+    serving = serving_from(asked)
+    _, precision, _, limits = serving
+    if limits is not None and "serving" not in names:
+        raise WorkloadError(
+            "--gpu-memory-utilization, --max-num-seqs and --max-num-batched-tokens are for"
+            " --runtime serving; leave them out"
+        )
     if precision != runtimes.NATIVE and "serving" not in names:
         raise WorkloadError(
             "--weights-dtype and --kv-dtype are for --runtime serving; leave them out"
@@ -56,22 +57,71 @@ def time_request(
         asked["corrections"], asked["server_version"], profiles, asked["server"]
     )
     seconds = None if asked["preprocess_ms"] is None else asked["preprocess_ms"] / 1e3
-    runs = {"eager": (runtimes.EAGER, runtimes.NATIVE), "serving": (host, precision)}
+    eager: Serving = runtimes.EAGER, runtimes.NATIVE, asked["reserved"], None
+    runs = {"eager": eager, "serving": serving}
     jobs = [
         Assumptions(
-            runtime, lengths, seconds, asked["workers"], served_in, asked["reserved"],
-            asked["price"], asked["offline"], corrections,
+            runtime, lengths, seconds, asked["workers"], stored, reserved, asked["price"],
+            asked["offline"], corrections, limits=limited,
         )
-        for runtime, served_in in map(runs.__getitem__, dict.fromkeys(names))
+        for runtime, stored, reserved, limited in map(runs.__getitem__, dict.fromkeys(names))
     ]  # fmt: skip
     return TimeRequest(profiles, jobs, _concurrencies(asked["concurrency"]))
+
+
+Serving: TypeAlias = tuple[runtimes.Host, runtimes.Precision, float, str | None]
+"""An engine with its limits, its types, the fraction of memory left free, and the given limits in
+the engine's words."""
+
+
+def serving_from(asked: Mapping[str, Any]) -> Serving:
+    """A serving engine by the command's parameters; raises WorkloadError."""
+    host, reserved = runtimes.server_named(asked["server"]), asked["reserved"]
+    share, most = asked["gpu_memory_utilization"], asked["max_num_seqs"]
+    chunk = asked["max_num_batched_tokens"]
+    for option, value, largest in (
+        ("--max-num-seqs", most, MOST_CONCURRENCY),
+        ("--max-num-batched-tokens", chunk, _MOST_CHUNK),
+    ):
+        if value is not None and not 1 <= value <= largest:
+            raise WorkloadError(f"{option} {value} is out of range; give 1 to {largest}")
+    if share is not None and not 0 < share <= 1:
+        raise WorkloadError(
+            f"--gpu-memory-utilization {share:g} is out of range; give a part above 0, at most 1"
+        )
+    if share is not None and reserved != _DEFAULTS["reserved"]:
+        raise WorkloadError(
+            f"--gpu-memory-utilization {share:g} leaves {1 - share:.4g} of the memory free; leave"
+            f" out --reserved {reserved:g}"
+        )
+    if host.engine == "vllm" and most and chunk and chunk < most:
+        raise WorkloadError(
+            f"vLLM refuses --max-num-batched-tokens {chunk} below --max-num-seqs {most}; give"
+            f" {most} or more"
+        )
+    reserved = reserved if share is None else 1 - share
+    host = replace(host, chunk_tokens=chunk or host.chunk_tokens, most_sequences=most)
+    types: list[str | None] = []
+    for option in ("weights_dtype", "kv_dtype"):
+        given = asked[option]
+        name = None if given is None else dtype_name(given)
+        if name in (None, "bfloat16", "float16"):
+            types.append(None)  # the model's own
+        elif name in STORED_BITS:
+            types.append(name)
+        else:
+            raise WorkloadError(
+                f"{option} {given!r} is unknown; use bf16, fp8, int8 or int4", arguments=[option]
+            )
+    limits = None if share is most is chunk is None else host.limits(reserved)
+    return host, runtimes.Precision(*types), reserved, limits
 
 
 def _concurrencies(text: str) -> list[Concurrency]:
     """The distinct values of `--concurrency`: numbers and ranges, `knee` and `max`."""
     items = [each.strip() for each in text.split(",")]
     named: list[Concurrency] = [each for each in ("knee", "max") if each in map(str.lower, items)]
-    numbers = ",".join(each for each in items if each.lower() not in named)
+    numbers = ",".join([each for each in items if each.lower() not in named])
     points: list[Concurrency] = []
     if numbers or not named:
         points = parse_numbers("concurrency", numbers, 1, MOST_CONCURRENCY).tolist()

@@ -114,6 +114,11 @@ def gpu_catalogue() -> dict[str, Gpu]:
     return {name: Gpu(name=name, **entry) for name, entry in tomllib.loads(text).items()}
 
 
+def rated_gpus() -> list[str]:
+    """Names of those whose rates are known."""
+    return [name for name, gpu in gpu_catalogue().items() if gpu.has_rates]
+
+
 @cache
 def gpu_aliases() -> dict[str, str]:
     """Catalogue names by alias, as `_spelled` spells it."""
@@ -128,12 +133,14 @@ def gpu_aliases() -> dict[str, str]:
 def catalogue_name(name: str, known: Mapping[str, object]) -> str:
     """The key of `known` that a name or alias means; raises DeviceError if there is none."""
     typed = _spelled(name)
-    meant = {alias: each for alias, each in gpu_aliases().items() if each in known}
-    meant |= {_spelled(each): each for each in known}
-    joined = {spelled.replace("-", ""): each for spelled, each in meant.items()}
+    meant = dict(zip(map(_spelled, known), known, strict=True))
+    for alias, each in gpu_aliases().items():
+        if each in known:
+            meant.setdefault(alias, each)
     plain = typed.replace("-", "")
-    if found := joined.get(plain, joined.get(f"rtx{plain}")):
-        return found
+    for spelled, each in meant.items():
+        if spelled.replace("-", "") in (plain, f"rtx{plain}"):
+            return each
     near = did_you_mean(typed, (), dict(_like(typed, meant))).rstrip()
     memory = _MEMORY.fullmatch(plain)
     if not near:

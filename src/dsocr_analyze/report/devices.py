@@ -1,16 +1,24 @@
 """Documents and tables of `dsocr-analyze devices` and `fit`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import compress
-from typing import Final
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import Struct, structs
 
+from dsocr_analyze.figures import Count
 from dsocr_analyze.hardware.fit import BatchNeed, GpuFit
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.report.opening import Opening, PageOpening
 from dsocr_analyze.report.table import Table, bytes_text, counted
 from dsocr_analyze.timing.correction import KeptBenchmark
+
+if TYPE_CHECKING:
+    from dsocr_analyze.timing.serving import ServedModel
+    from dsocr_analyze.workload import PageWorkload
 
 _KINDS: Final = {
     "GEMM": ("gemm", "product"), "encoder": ("encoder_attention", "attention"),
@@ -252,19 +260,76 @@ def corrections_table(document: CorrectionsDocument) -> Table:
 # --- what fits on them -------------------------------------------------------------------------
 
 
+class ServedFit(Struct, frozen=True, kw_only=True):
+    """How a serving engine divides a GPU's memory, and how many pages it runs at a time.
+
+    Attributes:
+        server: The serving engine.
+        limits: Its limits and the size of its cache, in its own words.
+        memory_bytes: The GPU's memory.
+        usable_bytes: Of it, for the engine.
+        weights_bytes: Weights, in the types that they are stored in.
+        token_bytes: Keys and values of a token.
+        kv_tokens: Tokens that fit in the cache, as the engine reports them.
+        page_tokens: Most keys of a page.
+        largest_concurrency: Most pages at a time.
+        limit: What does not allow more; null if nothing is left for a cache.
+        fits: Whether the requested pages run at a time.
+    """
+
+    server: str
+    limits: str
+    memory_bytes: Count
+    usable_bytes: Count
+    weights_bytes: Count
+    token_bytes: Count
+    kv_tokens: Count
+    page_tokens: Count
+    largest_concurrency: Count
+    limit: str | None
+    fits: bool
+
+    @classmethod
+    def of(cls, served: ServedModel, workload: PageWorkload, reserved: float) -> Self:
+        """For as many pages as the workload has."""
+        page, server = replace(workload, batch_size=1), served.server
+        longest, memory = page.max_new_tokens, served.device.gpu.memory_bytes
+        kv_tokens, largest = map(int, served.capacity(
+            page, served.fixed_bytes(page), page.seq_len, longest, reserved
+        ))  # fmt: skip
+        limit = server.names[1] if largest == server.most_sequences else server.names[-1]
+        return cls(
+            server=server.name,
+            limits=f"{server.limits(reserved)}; {server.names[-1]} {kv_tokens:,} tokens",
+            memory_bytes=memory,
+            usable_bytes=int(memory * (1 - reserved)),
+            weights_bytes=served.weights_bytes,
+            token_bytes=served.token_bytes,
+            kv_tokens=kv_tokens,
+            page_tokens=int(served.keys(page.seq_len, longest - 1)),
+            largest_concurrency=largest,
+            limit=limit if kv_tokens else None,
+            fits=workload.batch_size <= largest,
+        )
+
+
 class FitDocument(PageOpening, frozen=True, kw_only=True):
     """Which GPUs a batch fits on.
 
     Attributes:
         gpus: One entry per GPU.
+        served: By GPU, what a serving engine runs, if one is asked for.
     """
 
     gpus: tuple[GpuFit, ...]
+    served: Mapping[str, ServedFit] = {}
 
 
 def fit_answers(document: FitDocument, titles: Sequence[str], *, is_named: bool) -> list[str]:
     """Whether the batch fits: one line per named GPU, or how many GPUs of the catalogue hold it."""
     what = counted(document.workload.batch_size, "page")
+    if document.served:
+        return _served_answers(document, titles, what, is_named=is_named)
     need = bytes_text(document.gpus[0].needed_bytes)
     if not is_named:
         others = [each.gpu for each in document.gpus if each.lacks or not each.fits]
@@ -279,13 +344,50 @@ def fit_answers(document: FitDocument, titles: Sequence[str], *, is_named: bool)
     ]
 
 
+def _served_answers(
+    document: FitDocument, titles: Sequence[str], what: str, *, is_named: bool
+) -> list[str]:
+    if not is_named:
+        found = [*document.served.values()]
+        fitting = f"{sum(each.fits for each in found)} of {len(document.gpus)} GPUs"
+        return [f"{what} at once under {found[0].server}: on {fitting}"]
+    return [
+        f"{'Yes' if each.fits else 'No'}: {title}, {each.limits}; at most"
+        f" {counted(each.largest_concurrency, 'page')} of {each.page_tokens:,} tokens at once"
+        for title, each in zip(titles, document.served.values(), strict=True)
+    ]
+
+
 def _most(need: BatchNeed) -> str:
     limit = "" if need.limit is None else f" (limited by {need.limit})"
     return f"{need.largest_batch:,}{limit}"
 
 
+def _served_table(document: FitDocument) -> Table:
+    """How a serving engine divides the memory of each GPU."""
+    [*_, one] = document.served.values()
+    return Table(
+        f"Under {one.server}: weights {bytes_text(one.weights_bytes)}, and"
+        f" {bytes_text(one.token_bytes)} of cache per token; a page has up to"
+        f" {one.page_tokens:,} tokens",
+        ("GPU", "memory", "usable", "KV cache", "KV tokens", "at once", "limited by"),
+        tuple(
+            (name, *map(bytes_text, (each.memory_bytes, each.usable_bytes)),
+             bytes_text(each.kv_tokens * each.token_bytes), f"{each.kv_tokens:,}",
+             f"{each.largest_concurrency:,}", each.limit or "weights")
+            for name, each in document.served.items()
+        ),
+    )  # fmt: skip
+
+
 def fit_tables(document: FitDocument, titles: Sequence[str]) -> Iterator[Table]:
-    """What the requested batch needs, and the largest batches; `titles` name the GPUs."""
+    """What the requested batch needs, and the largest batches; `titles` name the GPUs.
+
+    If a serving engine is asked for, how it divides the memory.
+    """
+    if document.served:
+        yield _served_table(document)
+        return
     # The requested batch needs the same on every GPU.
     at_once, one = document.gpus[0], document.gpus[0].one_at_a_time
     workload = document.workload

@@ -51,7 +51,8 @@ def _answer(entry: TimeEntry, workload: Workload) -> Wordings:
     alone = f"{entry.title}{corrected}: {seconds_text(entry.page_seconds)}"
     rate, many = rate_text(load.pages_per_second), f"{load.concurrency:,}"
     each = "" if cost is None else f", {price_text(cost)} per 1,000 pages"
-    each += "" if load.fits else f"; only {entry.largest_concurrency} fit"
+    runs = "fit" if entry.assumptions.limits is None else "run at a time"
+    each += "" if load.fits else f"; only {entry.largest_concurrency} {runs}"
     few = each.replace(" pages", "")
     pages, mean = workload.prompt_pages or 1, entry.assumptions.new_tokens_mean
     page = short = "a page" if pages == 1 else "a prompt"
@@ -141,21 +142,23 @@ def _throughput(entry: TimeEntry) -> Table:
         "pages at once", "pages/s", "band", "tokens/s", "first token", "per token", "page", "bound",
         "memory", "per 1,000 pages",
     )  # fmt: skip
+    waiting = "too much" if entry.assumptions.limits is None else "some wait"
     rows: list[tuple[str, ...]] = [
         (str(each.concurrency), rate_text(each.pages_per_second),
          f"{rate_text(each.pages_per_second_band.low)} to"
          f" {rate_text(each.pages_per_second_band.high)}",
          f"{each.tokens_per_second:,.0f}",
          *map(seconds_text, (each.ttft_seconds, each.tpot_seconds, each.page_seconds)),
-         each.bound, bytes_text(each.memory_bytes) if each.fits else "too much",
+         each.bound, bytes_text(each.memory_bytes) if each.fits else waiting,
          price_text(each.cost_per_thousand_pages))
         for each in entry.throughput
     ]  # fmt: skip
     if all(map("-".__eq__, map(itemgetter(-1), rows))):  # without prices
         columns, rows = columns[:-1], list(map(itemgetter(slice(-1)), rows))
+    cache = " fit" if entry.kv_tokens is None else f" ({entry.kv_tokens:,} KV tokens)"
     return Table(
         f"{entry.title}: throughput, {counted(entry.assumptions.workers, 'CPU worker')}; at most"
-        f" {counted(entry.largest_concurrency, 'page')} at once fit",
+        f" {counted(entry.largest_concurrency, 'page')} at once{cache}",
         columns,
         tuple(rows),
         optional=("tokens/s", "per token", "first token"),

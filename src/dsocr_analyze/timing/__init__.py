@@ -148,6 +148,8 @@ class TimeAssumptions(Struct, frozen=True, kw_only=True):
         weights_dtype: Type of the decoder's quantized weights; null for the model's own.
         kv_dtype: Type of cached keys and values; null for the model's own.
         reserved: Fraction of the memory that is kept free.
+        limits: The serving engine's limits and its cache in its own words; null if no limit is
+            given.
         price_per_hour: Price of one GPU per hour; null if not given.
         correction: Correction from the server's benchmarks; null without any.
         sentences: All assumptions in words.
@@ -165,6 +167,7 @@ class TimeAssumptions(Struct, frozen=True, kw_only=True):
     kv_dtype: str | None
     reserved: Share
     price_per_hour: Share | None
+    limits: str | None = None
     correction: TimeCorrection | None = None
     sentences: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -182,7 +185,8 @@ class TimeEntry(Struct, frozen=True, kw_only=True):
         tpot_seconds: Mean per token after the first; null for pages of one token.
         page_seconds: From start to last token of a page alone.
         bands: Bands of these figures, by key.
-        largest_concurrency: Most pages at a time that fit in memory.
+        largest_concurrency: Most pages at a time that fit in memory, and that the engine runs.
+        kv_tokens: Tokens that fit in the serving engine's cache; null under `eager`.
         ridge_flops_per_byte: FLOPs per byte above which the matrix peak, not memory, is the bound;
             null in earlier reports.
         throughput: One entry per concurrency.
@@ -205,6 +209,7 @@ class TimeEntry(Struct, frozen=True, kw_only=True):
     throughput: tuple[LoadedGpu, ...]
     assumptions: TimeAssumptions
     busy_share: Share | None = None
+    kv_tokens: int | None = None
     served_page_seconds: Seconds | None = None
 
     @property

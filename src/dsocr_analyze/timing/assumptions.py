@@ -181,6 +181,7 @@ class Assumptions:
         reserved: Fraction of the memory kept for the driver, the allocator and kernels.
         price_per_hour: Of one GPU.
         is_offline: Whether the CPU prepares all pages before the first one runs.
+        limits: The serving engine's in its own words, if any is given.
 
     Raises:
         WorkloadError: A number is out of range.
@@ -196,6 +197,7 @@ class Assumptions:
     is_offline: bool = False
     corrections: Corrections = NO_CORRECTIONS
     preprocess_origin: str = "given"
+    limits: str | None = None
 
     def __post_init__(self) -> None:
         prepared, price = self.preprocess_seconds or 0.0, self.price_per_hour
@@ -284,6 +286,8 @@ class Assumptions:
             + of_sam
         ]
         weights, cache = self.precision
+        if self.limits:
+            said.append(f"{self.host.name} has {self.limits}")
         if weights:
             said.append(f"the decoder's linear layers, except router and head, use {weights}")
         if cache:

@@ -19,6 +19,7 @@ from dsocr_analyze.hardware.kernel_times import Floats
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.kernels import FLOAT32, Gemm, Kernel, Rows
 from dsocr_analyze.tape import Size
+from dsocr_analyze.timing import MOST_CONCURRENCY
 from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.kernel_seconds import (
     Duration,
@@ -173,7 +174,8 @@ class PageTimes(ABC):
         steps: Mean decode steps: one fewer.
         prompts_per_second: The GPU's throughput if all pages were like this one.
         gpu_seconds: One over the GPU's capacity at this concurrency.
-        fitting: Most pages in flight that fit into memory.
+        fitting: Most pages in flight that fit into memory, and that a serving engine runs.
+        kv_tokens: Tokens that fit into a serving engine's cache; None under eager.
     """
 
     ttft_seconds: Floats
@@ -181,6 +183,7 @@ class PageTimes(ABC):
     prompts_per_second: Floats
     gpu_seconds: Floats
     fitting: Integers
+    kv_tokens: Integers | None = None
 
     def __init__(self, timer: PageTimer, pages: ManyPages) -> None:
         self.timer, self.pages = timer, pages
@@ -242,7 +245,8 @@ class _ServedTimes(PageTimes):
     def __init__(self, timer: PageTimer, pages: ManyPages, served: ServedModel) -> None:
         super().__init__(timer, pages)
         self._served, prefill = served, np.zeros(len(pages))
-        self._prompt, self._fixed_bytes = np.zeros((2, len(pages)), np.int64)
+        sizes = np.zeros((4, len(pages)), np.int64)
+        self._prompt, self._fixed_bytes, self.kv_tokens, self.fitting = sizes
         self._passes: list[tuple[Integers, Integers, Mapping[str, Duration]]] = []
         for number in np.flatnonzero(np.bincount(pages.kind)).tolist():
             kind, rows = pages.kinds[number], np.flatnonzero(pages.kind == number)
@@ -253,10 +257,12 @@ class _ServedTimes(PageTimes):
             seconds = total_duration(stages.values()).seconds
             prefill[rows] = np.broadcast_to(seconds, len(distinct))[place]
             self._fixed_bytes[rows] = np.broadcast_to(fixed, len(distinct))[place]
+            self.kv_tokens[rows], self.fitting[rows] = served.capacity(
+                kind, self._fixed_bytes[rows], self._prompt[rows], self.longest[rows],
+                timer.assumptions.reserved,
+            )  # fmt: skip
             self._passes.append((rows, place, stages))
         self._page_bytes: Size = served.page_bytes(self._prompt, self.longest)
-        reserved = timer.assumptions.reserved
-        self.fitting = served.fitting(self._fixed_bytes, self._page_bytes, reserved)
         self._keys = served.keys(self._prompt, self.running)
         self._balance(prefill)
 
@@ -308,7 +314,9 @@ class _ServedTimes(PageTimes):
     @property
     def memory_bytes(self) -> Integers:
         """Bytes of weights, one prefill pass and all caches at full length."""
-        return np.asarray(self._fixed_bytes + self.pages.concurrency * self._page_bytes)
+        most = self._served.server.most_sequences or MOST_CONCURRENCY
+        running = np.minimum(self.pages.concurrency, most)
+        return np.asarray(self._fixed_bytes + running * self._page_bytes)
 
     def work(self, weights: Integers | Floats) -> Duration:
         correction, rows = self.timer.correction, np.flatnonzero(weights)

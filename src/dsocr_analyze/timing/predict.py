@@ -185,6 +185,7 @@ def entry_of(times: PageTimes) -> TimeEntry:
         throughput=tuple(map(partial(_throughput, times, assumptions), range(1, len(times.pages)))),
         assumptions=assumptions,
         busy_share=busy_seconds / page,
+        kv_tokens=None if times.kv_tokens is None else int(times.kv_tokens[0]),
     )
 
 
@@ -196,6 +197,9 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
         *notes_on_lent(timer.model.device.gpu, total_duration(times.alone.stages.values()).kinds),
         *timer.correction.sentences(),
     )
+    limits = assumed.limits
+    if limits and times.kv_tokens is not None:
+        limits = f"{limits}; {timer.host.names[-1]} {times.kv_tokens[0]:,} tokens"
     prepare, device, c = float(pages.prepare[0]), timer.model.device, timer.model.dimensions
     return TimeAssumptions(
         host=timer.host.name,
@@ -209,6 +213,7 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
         kv_dtype=assumed.precision.cache,
         reserved=assumed.reserved,
         price_per_hour=assumed.price_per_hour,
+        limits=limits,
         correction=timer.correction.found,
         notes=notes,
         sentences=(

@@ -63,6 +63,10 @@ class Host:
             which the work was measured.
         computes: Whether it is a CPU that runs the model itself.
         engine: Whose kernels run.
+        names: What a serving engine calls its share of the memory, the most sequences at a time,
+            the tokens of a pass, and the size of its cache.
+        block_tokens: Tokens of a block, in which it gives out its cache.
+        most_sequences: Most that run at a time; None for as many as fit.
     """
 
     name: str
@@ -86,12 +90,41 @@ class Host:
     cpu_factor: float = 1.5
     computes: bool = False
     engine: Engine = "vllm"
+    names: tuple[str, str, str, str] = (
+        "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "GPU KV cache size"
+    )  # fmt: skip
+    block_tokens: int = 16
+    most_sequences: int | None = None
 
     def on(self, profile: Device) -> Host:
         """The eager host as measured on a CPU; others stay."""
         if self != EAGER or profile.cpu is None:
             return self
         return replace(self, launch_us=profile.cpu.operator_us, source="measured", computes=True)
+
+    def limits(self, reserved: float) -> str:
+        """Its limits in its words: `gpu_memory_utilization 0.9, max_num_batched_tokens 2,048`."""
+        memory, sequences, chunk, _ = self.names
+        most = "" if self.most_sequences is None else f"{sequences} {self.most_sequences:,}, "
+        return f"{memory} {1 - reserved:g}, {most}{chunk} {self.chunk_tokens:,}"
+
+    def memory_sentences(self, precision: Precision) -> list[str]:
+        """What is assumed of the memory that a serving engine takes."""
+        memory, *_, cache = self.names
+        held, blocks = (
+            "weights, a pass of a whole chunk and the cache",
+            f"blocks of {self.block_tokens} tokens",
+        )
+        if self.engine == "sglang":
+            held, blocks = "weights and the cache; activations are beside it", "single tokens"
+        stored = f"the decoder's linear layers, except router and head, use {precision.weights}"
+        return [
+            f"{memory} is of all the memory, and has room for {held}; CUDA graphs and other"
+            " processes take none of it",
+            f"{cache} counts {blocks}; a page takes as many as for the most that it may generate",
+            *([f"{stored}, other weights the model's type"] if precision.weights else []),
+            *([f"the KV cache is {precision.cache}"] if precision.cache else []),
+        ]
 
     @property
     def is_eager(self) -> bool:
@@ -197,6 +230,9 @@ _SERVERS: Final = (
         f" 35318); {_REQUEST}; pixel values are pickled in 32 bits, and the scheduler hashes"
         " them by SHA-256 while the GPU waits (sglang pulls 14354 and 21123)",
         engine="sglang",
+        names=("mem_fraction_static", "max_running_requests", "chunked_prefill_size",
+               "max_total_num_tokens"),
+        block_tokens=1,
     ),
 )  # fmt: skip
 

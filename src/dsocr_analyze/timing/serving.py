@@ -55,6 +55,9 @@ class TimedModel:
 class ServedModel:
     """A model under a serving engine, with that engine's kernels.
 
+    Attributes:
+        token_bytes: Of a token's keys and values.
+
     Raises:
         ConfigError: The engine is not modelled for the model's dimensions.
     """
@@ -69,7 +72,9 @@ class ServedModel:
         self._forms.check(model.dimensions)
         self.device = model.device.under(self.server.engine)
         self.cache_bits = STORED_BITS.get(self.precision.cache or "", 8 * model.dtype.nbytes)
-        self._vision_of = cache(self._vision)
+        self._vision_of, self._fixed_of = cache(self._vision), cache(self.fixed_bytes)
+        elements = self._forms.cache_elements(model.dimensions)
+        self.token_bytes = elements * self.cache_bits // 8
         self._prompts: dict[tuple[PageWorkload, bytes], tuple[Mapping[str, Duration], Size]] = {}
 
     @property
@@ -176,13 +181,28 @@ class ServedModel:
 
     def page_bytes(self, T: Size, longest: Size) -> Size:
         """Bytes of the cache of a page with T prompt tokens and `longest` generated ones."""
-        elements = self._forms.cache_elements(self.model.dimensions)
-        return self.keys(T, longest - 1) * (elements * self.cache_bits // 8)
+        return self.keys(T, longest - 1) * self.token_bytes
 
-    def fitting(self, fixed: Size, page: Size, reserved: float) -> Integers:
-        """Most pages of so many bytes beside fixed and reserved memory."""
-        free = self.device.gpu.memory_bytes * (1 - reserved) - fixed
-        return np.asarray(np.maximum(free // page, 0.0), np.int64)
+    def capacity(
+        self, page: PageWorkload, fixed: Size, T: Size, longest: Size, reserved: float
+    ) -> tuple[Size, Size]:
+        """Tokens of the cache beside so many fixed bytes, and the pages at a time it allows.
+
+        vLLM's share of the memory has room for a pass of a whole chunk; SGLang's has weights and
+        cache alone. Both give out blocks (`_report_kv_cache_config`, `profile_max_num_token`).
+        """
+        server, memory = self.server, self.device.gpu.memory_bytes
+        usable = int(memory * (1 - reserved))
+        if server.engine == "sglang":
+            free = minimum(usable - self.weights_bytes, memory - fixed)
+        else:
+            text = max(1, server.chunk_tokens - page.visual_tokens)
+            chunk = self._fixed_of(replace(page, text_tokens=text, batch_size=1))
+            free = usable - maximum(fixed, chunk)
+        blocks = maximum(free, 0) // (server.block_tokens * self.token_bytes)
+        pages = blocks // ceil_div(self.keys(T, longest - 1), server.block_tokens)
+        most = server.most_sequences
+        return blocks * server.block_tokens, pages if most is None else minimum(pages, most)
 
 
 def stretch_times(stretches: Iterable[tuple[Figure, Figure]]) -> Iterator[Figure]:
