@@ -257,6 +257,9 @@ def test_figures_are_attributes_and_tables_add_up_to_the_stages(gundam):
     assert len(of_modules) == sum(len(each.by_module) for each in gundam.stages.values())
     assert of_modules["own_flops"].groupby("stage").sum().to_dict() == stages
     assert of_operators["flops"].groupby("stage").sum().to_dict() == stages
+    moved = {name: each.bytes_moved for name, each in gundam.stages.items()}
+    assert of_operators["bytes"].groupby("stage").sum().to_dict() == moved
+    assert of_operators.set_index("operator", append=True).loc[("sam", "gelu"), "calls"] == 2 * 12
     families = set(gundam.stages["sam"].operator_families)
     assert set(of_operators.loc["sam", "family"]) <= families
 

@@ -193,6 +193,7 @@ class Stage(CountsWithIntensity, frozen=True, kw_only=True):
             without experts_touched.
         operators: FLOPs by operator, costliest first.
         operator_bytes: Bytes read and written by operator; null in earlier reports.
+        operator_calls: Calls by operator; null in earlier reports.
         operator_families: Operators by kind, costliest first.
         by_module: Modules that ran and their ancestors by path, empty for the model itself.
         flops_analytic: FLOPs by closed forms, which lack some operators; null without them.
@@ -206,6 +207,7 @@ class Stage(CountsWithIntensity, frozen=True, kw_only=True):
     bytes_read_expected: Share | None
     operators: Mapping[str, Count]
     operator_bytes: Mapping[str, Count] | None
+    operator_calls: Mapping[str, Count] | None
     operator_families: Mapping[FamilyName, Family]
     by_module: Mapping[str, Module]
     flops_analytic: Count | None
@@ -311,7 +313,8 @@ class Report(Struct, frozen=True, kw_only=True):
 
         Args:
             by: One row per `stage`; per `module` of each stage, with its children's counts or, in
-                columns `own_...`, without; or per `operator`, with FLOPs and family.
+                columns `own_...`, without; or per `operator`, with family, calls, FLOPs and bytes,
+                of which an earlier report has none.
 
         Raises:
             FormatError: `by` is none of these.
@@ -345,9 +348,16 @@ class Report(Struct, frozen=True, kw_only=True):
                     for kind, family in stage.operator_families.items()
                     for operator in family.operators
                 }
+                nbytes, calls = stage.operator_bytes or {}, stage.operator_calls or {}
                 for operator, flops in stage.operators.items():
-                    family = families.get(operator)
-                    yield {"stage": name, "operator": operator, "family": family, "flops": flops}
+                    yield {
+                        "stage": name,
+                        "operator": operator,
+                        "family": families.get(operator),
+                        "calls": calls.get(operator),
+                        "flops": flops,
+                        "bytes": nbytes.get(operator),
+                    }
 
 
 # --- from figures --------------------------------------------------------------------------------
@@ -424,7 +434,9 @@ def _stage(figures: PageFigures, stage: StageFigures, *, with_modules: bool) -> 
         expected = stage.work.bytes_read + experts.bytes_beyond_counted
     works = kernels.work_by(stage.kernels, "operator")
     kind_of = dict(map(attrgetter("operator", "kind"), stage.kernels))
-    operators, nbytes, families = {}, {}, {}
+    operators, nbytes, families, calls = {}, {}, {}, Counter[str]()
+    for kernel in stage.kernels:
+        calls[kernel.operator] += kernel.calls
     names: dict[str, list[str]] = {}
     for name in _costliest_first(works):
         operators[name], nbytes[name] = works[name].flops, works[name].bytes_moved
@@ -447,6 +459,7 @@ def _stage(figures: PageFigures, stage: StageFigures, *, with_modules: bool) -> 
         bytes_read_expected=expected,
         operators=operators,
         operator_bytes=nbytes,
+        operator_calls={name: calls[name] for name in operators},
         operator_families=families,
         by_module=_modules(figures, stage) if with_modules else {},
         flops_analytic=stage.work.flops if is_analytic else figures.flops_analytic.get(stage.name),

@@ -18,7 +18,7 @@ LARGEST_NUMBER: Final = 10**30
 
 _Document = TypeVar("_Document")
 
-_LATER_KEYS: Final = ("experts_touched", "bytes_read_expected", "operator_bytes")
+_LATER_KEYS: Final = ("experts_touched", "bytes_read_expected", "operator_bytes", "operator_calls")
 """Keys that stages of early reports lack."""
 
 
