@@ -301,11 +301,7 @@ def _counted(
     A saved report's engine counts it; a revision without it is counted with its current options.
     """
     engine = "analytic" if saved is None else saved.metadata.engine
-
-    def announce_step(step: str) -> None:
-        announce(f"workload {workload.name}: {step}")
-
-    report = _report(workload.options, folder, trust_remote_code, profiles, announce_step, engine)
+    report = _report(workload.options, folder, trust_remote_code, profiles, announce, engine)
     measured = _measured(workload, folder, report)
     if revision is None:
         return Counted(report, saved, is_compared=saved is not None, measured=measured)
@@ -319,9 +315,7 @@ def _counted(
             revision.copy(path, Path(copied))
         here = Path(copied, _in_repository(revision, folder, "."))
         here.mkdir(parents=True, exist_ok=True)  # `..` in a path needs the folder that it leaves
-        old = _report(
-            asked, here, trust_remote_code, profiles, announce_step, revision=revision.name
-        )
+        old = _report(asked, here, trust_remote_code, profiles, announce, revision=revision.name)
     return Counted(report, old, is_compared=True, before=before, measured=measured)
 
 

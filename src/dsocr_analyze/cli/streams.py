@@ -190,19 +190,18 @@ class Progress:
         self._began = clock()
         self._due = self._began + (_PATIENCE_SECONDS if is_watched else _FIRST_LINE_SECONDS)
         self._step = ""
-        self._shared_from: float | None = None
+        self._first: tuple[float, float] | None = None  # when the first share was known, and it
         self._lock = threading.Lock()
 
     def __call__(self, step: str, share: Share = None, /) -> None:
-        """As in `Announce`: the first share is that of nothing done."""
+        """As in `Announce`."""
         self._step, now = step, self._clock()
+        if callable(share):  # finding it out may take time, which a short work needs not
+            share = share() if now - self._began >= _PATIENCE_SECONDS else None
         if share is not None:
-            if self._shared_from is None:
-                self._shared_from = now
-            if callable(share):  # finding it out may take time, which a short work needs not
-                share = share() if now - self._began >= _PATIENCE_SECONDS else None
-            if share:
-                self._ends = now + (now - self._shared_from) * (1 / min(1.0, share) - 1)
+            since, before = self._first = self._first or (now, share)
+            if share > before:
+                self._ends = now + (now - since) * (1 - share) / (share - before)
         self.tick()
 
     def tick(self) -> None:
