@@ -93,18 +93,15 @@ def traced_model(
         batch_size=prompts.batch_size, max_new_tokens=most,
     )  # fmt: skip
     dimensions = served.dimensions if served else None
-    return architecture, dimensions, page, [*map(_of_described, jobs)]
-
-
-def _of_described(job: Assumptions) -> Assumptions:
-    """A job whose CPU prepares prompts in no time, unless its seconds are given."""
-    return (
-        replace(
-            job, preprocess_seconds=0.0, preprocess_origin="not predicted for a described model"
+    return architecture, dimensions, page, [
+        # Its CPU prepares prompts in no time, unless the seconds are given.
+        each
+        if each.preprocess_seconds is not None
+        else replace(
+            each, preprocess_seconds=0.0, preprocess_origin="not predicted for a described model"
         )
-        if job.preprocess_seconds is None
-        else job
-    )
+        for each in jobs
+    ]  # fmt: skip
 
 
 # --- records that run -----------------------------------------------------------------------
@@ -240,7 +237,8 @@ class TracedServed(Served):
             f"at least {most_keys}, the tokens of the longest page",
         )
         modules = {path.rpartition(".")[2] for path in prefill.own_params or ()}
-        routed = _routed_layers(prefill)
+        paths = (each.path for each in prefill.kernels if each.kind == "routing")
+        routed = {found[0] for found in map(_LAYER.match, paths) if found}
         decoder = DenseDecoder.read(
             keys,
             is_tied=False,  # which no kernel depends on
@@ -298,12 +296,6 @@ class TracedServed(Served):
     def activation_bytes(self, *_: Any) -> int:
         """Peak of the traced prefill pass of a prompt, with its cache."""
         return int(self.model.memory().peak.nbytes)
-
-
-def _routed_layers(stage: StageFigures) -> Set[str]:
-    """Paths of the layers that choose experts for each token."""
-    paths = (each.path for each in stage.kernels if each.kind == "routing")
-    return {found[0] for found in map(_LAYER.match, paths) if found}
 
 
 def _sizes_of_experts(config: Config) -> dict[str, Any]:

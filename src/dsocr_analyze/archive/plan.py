@@ -421,14 +421,14 @@ def plan_document(
         first_token_seconds=goals.first_token_seconds,
         runtime=requested.job.runtime,
         host=requested.job.host.name,
-        gpus=tuple(sorted(plans.values(), key=_hours)),
+        gpus=tuple(
+            sorted(
+                plans.values(), key=lambda plan: plan.point.gpu_hours if plan.point else math.inf
+            )
+        ),
         assumptions=tuple(
             sentence if len(names) == len(plans) else f"{', '.join(names)}: {sentence}"
             for sentence, names in said.items()
         ),
         notes=requested.notes(model.architecture, [setting.mode]),
     )
-
-
-def _hours(plan: GpuPlan) -> float:
-    return math.inf if plan.point is None else plan.point.gpu_hours

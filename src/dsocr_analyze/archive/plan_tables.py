@@ -8,7 +8,6 @@ from dsocr_analyze.archive.plan import (
     OperatingPoint,
     PlanDocument,
     PointName,
-    RepetitionCost,
 )
 from dsocr_analyze.report.opening import model_text
 from dsocr_analyze.report.table import (
@@ -41,8 +40,13 @@ def answer(document: PlanDocument) -> str:
     lines = [_refusal(document, plan)]
     if plan.point is not None:
         lines = [*_answer_lines(document, plan, plan.point)]
-    if plan.repetition is not None:
-        lines.append(_repetition_text(plan.repetition))
+    if (found := plan.repetition) is not None:
+        cost = "" if found.cost is None else f", {price_text(found.cost)}"
+        lines.append(
+            f"Repetition: {percent_text(found.share)} of pages run to {found.tokens:,} tokens, for"
+            f" {seconds_text(found.page_seconds)} each; it costs {three_digits(found.gpu_hours)}"
+            f" GPU-hours{cost}"
+        )
     return "\n".join([*lines, f"Predicted, nothing was run: {model_text(document.model)}"])
 
 
@@ -87,15 +91,6 @@ def _answer_lines(document: PlanDocument, plan: GpuPlan, point: OperatingPoint) 
 
 def _duration(hours: float) -> str:
     return f"{three_digits(hours)} h" if hours >= 1 else seconds_text(SECONDS_PER_HOUR * hours)
-
-
-def _repetition_text(found: RepetitionCost) -> str:
-    cost = "" if found.cost is None else f", {price_text(found.cost)}"
-    return (
-        f"Repetition: {percent_text(found.share)} of pages run to {found.tokens:,} tokens, for"
-        f" {seconds_text(found.page_seconds)} each; it costs {three_digits(found.gpu_hours)}"
-        f" GPU-hours{cost}"
-    )
 
 
 def plan_tables(document: PlanDocument) -> Iterator[Table]:

@@ -77,7 +77,14 @@ def recommend(
             *sentences,
             *([_costs(allowed, chosen)] if len(allowed) > 1 else []),
             *(_predicted(chosen[0]) if len(chosen) == 1 else ()),
-            *(_dense(chosen) if kinds else ()),
+            # Texts that are denser than what edit distances of a whole kind of document tell.
+            *(
+                f"{mode.mode}, {each.text_tokens:,} text tokens: {each.compression:.1f} per vision"
+                f" token; published precision falls beyond {DENSE}."
+                for mode in chosen
+                for each in mode.densities
+                if kinds and mode.by_text_tokens and each.compression > DENSE
+            ),
             *(f"{each.mode}: {note}" for each in chosen if kinds for note in each.notes),
         ),
     )
@@ -232,14 +239,3 @@ def _predicted(mode: ModeAdvice) -> Iterator[str]:
                 f"{'' if price == '-' else f', {price} per 1,000 pages'} ({entry.title},"
                 f" {load.concurrency} at once)."
             )
-
-
-def _dense(chosen: Sequence[ModeAdvice]) -> list[str]:
-    """Texts that are denser than what edit distances of a whole kind of document tell."""
-    return [
-        f"{mode.mode}, {each.text_tokens:,} text tokens: {each.compression:.1f} per vision token;"
-        f" published precision falls beyond {DENSE}."
-        for mode in chosen
-        for each in mode.densities
-        if mode.by_text_tokens and each.compression > DENSE
-    ]

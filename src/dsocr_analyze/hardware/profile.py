@@ -37,6 +37,7 @@ from dsocr_analyze.hardware.timed_device import (
     CpuKernels,
     Device,
     Engine,
+    names_of,
 )
 from dsocr_analyze.input_files import SETTINGS_BYTES, read_bytes
 from dsocr_analyze.toml_table import Table, parse_toml
@@ -261,8 +262,6 @@ def _check_kind(entry: Any, record: type[Coefficients], where: str) -> None:
 
 
 def _cpu_kernels(table: Table, where: str) -> CpuKernels:
-    from dsocr_analyze.hardware.timed_device import CpuKernels, names_of
-
     cpu, kernels, families = table["cpu"], table.get("kernels", {}), {}
     if not isinstance(cpu, dict):
         raise DeviceError(f"{where}: cpu must be a table")

@@ -27,7 +27,6 @@ from dsocr_analyze.pictures.picture import (
 )
 from dsocr_analyze.pictures.settings import (
     Setting,
-    Settings,
     axis_name,
     fixed_line,
     said_of,
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from dsocr_analyze.hardware.devices import Gpu
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.report.time_tables import TimeReport
-    from dsocr_analyze.timing import TimeEntry
 
 MOST_BARS: Final = 24
 """Most bars in one picture."""
@@ -115,7 +113,13 @@ def stage_picture(compared: Sequence[ChartedReport], quantity: str) -> Picture:
     }
     one = "page" if any(each.workload.page for each in reports) else "prompt"
     what, unit = _WHAT[quantity][0].format(one), _WHAT[quantity][1]
-    differing = _told(settings)
+    models = settings["model"]
+    differing = [  # unless their models imply it
+        name
+        for name in varying(settings)
+        if name not in ("config", "text_tokens")
+        or len(set(zip(models, settings[name], strict=True))) > len(set(models))
+    ]
     with drawing():
         picture = Picture(
             f"{what[0].upper()}{what[1:]}, stage by stage", fixed_line(settings),
@@ -164,17 +168,6 @@ def _bars_of(compared: ChartedReport, quantity: str) -> Iterator[_Bar]:
     page = report.total.page
     whole = page.flops if quantity == "flops" else page.bytes_moved
     yield _Bar(compared.name, settings, page_parts(report, AMOUNTS[quantity]), whole)
-
-
-def _told(settings: Settings) -> list[str]:
-    """Settings in which bars differ, unless their models imply it."""
-    models = settings["model"]
-    return [
-        name
-        for name in varying(settings)
-        if name not in ("config", "text_tokens")
-        or len(set(zip(models, settings[name], strict=True))) > len(set(models))
-    ]
 
 
 def _label(bar: _Bar, differing: Sequence[str]) -> str:
@@ -277,7 +270,15 @@ def roofline_picture(
         (gpus[entry.gpu].tflops(dtype), gpus[entry.gpu].bandwidth_gb_s / 1e3)
         for entry in report.time
     ]
-    found = [_points(entry, *roof) for entry, roof in zip(report.time, roofs, strict=True)]
+    found = [  # FLOPs per byte, TFLOP/s and names of stages
+        [
+            (peak * each.peak_share / (bandwidth * each.bandwidth_share), peak * each.peak_share,
+             name)
+            for name, each in entry.stages.items()
+            if each.peak_share and each.bandwidth_share
+        ]
+        for entry, (peak, bandwidth) in zip(report.time, roofs, strict=True)
+    ]  # fmt: skip
     markers = dict(zip(report.time[0].stages, itertools.cycle(MARKERS), strict=False))
     ridges = [peak / bandwidth for peak, bandwidth in roofs]
     across = [*ridges, *(x for points in found for x, _, _ in points)]
@@ -308,15 +309,6 @@ def roofline_picture(
         if len(found) == 1:
             label_points(picture, found[0])
     return picture
-
-
-def _points(entry: TimeEntry, peak: float, bandwidth: float) -> list[tuple[float, float, str]]:
-    """FLOPs per byte, TFLOP/s and names of stages, below a roof of TFLOP/s and TB/s."""
-    return [
-        (peak * each.peak_share / (bandwidth * each.bandwidth_share), peak * each.peak_share, name)
-        for name, each in entry.stages.items()
-        if each.peak_share and each.bandwidth_share
-    ]
 
 
 def _fixed_and_labels(

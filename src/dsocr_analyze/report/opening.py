@@ -201,9 +201,7 @@ def _dump(value: Any, depth: int) -> str:
     if isinstance(value, dict) and value:
         if depth == _PRETTY_DEPTH:  # a module's row: thousands of them, integers and names
             return msgspec.json.encode(value).decode()
-        lines = []
-        for key, item in value.items():
-            lines.append(f"{_encoded(key)}: {_dump(item, depth + 1)}")
+        lines = [f"{_encoded(key)}: {_dump(item, depth + 1)}" for key, item in value.items()]
     elif isinstance(value, list | tuple) and not {dict, str}.isdisjoint(map(type, value)):
         lines = list(map(_encoded, value))
     else:

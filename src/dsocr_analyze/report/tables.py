@@ -138,11 +138,12 @@ def top_modules(report: Report, *stages: str) -> list[TopModule]:
                 key = stage, re.sub(r"\.\d+(?=\.|$)", ".*", path), module.class_name
                 own = 1, module.calls or 0, module.own.flops, module.own.bytes_moved
                 sums[key] = list(map(add, sums.get(key, (0, 0, 0, 0)), own))
-    found = []
-    for key, (modules, calls, flops, nbytes) in sums.items():
-        found.append(TopModule(*key, modules, calls, flops, nbytes, flops / (total or 1)))
-    found.sort(key=attrgetter("stage", "name"))
-    return sorted(found, key=attrgetter("flops"), reverse=True)
+    found = (
+        TopModule(*key, modules, calls, flops, nbytes, flops / (total or 1))
+        for key, (modules, calls, flops, nbytes) in sums.items()
+    )
+    by_name = sorted(found, key=attrgetter("stage", "name"))
+    return sorted(by_name, key=attrgetter("flops"), reverse=True)
 
 
 def ridge_of(report: Report) -> tuple[str, float, bool]:
@@ -316,20 +317,18 @@ def _top_modules(report: Report) -> Table:
 
 
 def _families(report: Report) -> Table:
-    rows = []
-    for name, stage in report.stages.items():
-        for kind, family in stage.operator_families.items():
-            rows.append((
-                name, kind, ", ".join(family.operators), scaled(family.flops),
-                bytes_text(family.bytes),
-                percent_text(family.flops / stage.flops) if stage.flops else "-",
-            ))  # fmt: skip
     return Table(
         "Operator families",
         ("stage", "family", "operators", "FLOPs", "bytes", "share of FLOPs"),
-        tuple(rows),
+        tuple(
+            (name, kind, ", ".join(family.operators), scaled(family.flops),
+             bytes_text(family.bytes),
+             percent_text(family.flops / stage.flops) if stage.flops else "-")
+            for name, stage in report.stages.items()
+            for kind, family in stage.operator_families.items()
+        ),
         label_columns=3,
-    )
+    )  # fmt: skip
 
 
 _VERDICTS: Final = {True: "agree", False: "differ", None: "not compared"}
@@ -366,11 +365,12 @@ def _agreement(report: Report) -> list[Table]:
 
 def ledger_table(report: Report) -> Table | None:
     """Every operator that ran; None if unknown."""
-    ledger, rows = msgspec.structs.asdict(report.operator_ledger), []
-    for status, operators in ledger.items():
-        listed = ", ".join(starmap("{} x {}".format, operators.items())) or "none"
-        rows.append((status, exact(sum(operators.values())), listed))
-    table = Table(
-        "Operator ledger: every operator that ran", ("status", "calls", "operators"), tuple(rows)
-    )
+    ledger = msgspec.structs.asdict(report.operator_ledger)
+    rows = tuple(
+        (status, exact(sum(operators.values())),
+         ", ".join(starmap("{} x {}".format, operators.items())) or "none")
+        for status, operators in ledger.items()
+    )  # fmt: skip
+    columns = ("status", "calls", "operators")
+    table = Table("Operator ledger: every operator that ran", columns, rows)
     return table if any(ledger.values()) else None

@@ -89,10 +89,7 @@ def _waiting(entry: TimeEntry) -> tuple[str, str]:
 
 def time_tables(entries: Iterable[TimeEntry]) -> list[Table]:
     """Per entry: its stages, and its throughput by concurrency."""
-    tables: list[Table] = []
-    for entry in entries:
-        tables += _stages(entry), _throughput(entry)
-    return tables
+    return [table(entry) for entry in entries for table in (_stages, _throughput)]
 
 
 def overview(entries: Iterable[TimeEntry]) -> Table:

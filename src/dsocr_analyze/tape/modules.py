@@ -200,11 +200,6 @@ def _laplace(t: Tape, x: Operand) -> Operand:
     return t.hold(t.map("mul", t.map("add", _ERF(t, x))), x)
 
 
-def _relu2(t: Tape, x: Operand) -> Operand:
-    """`relu(x)^2`."""
-    return t.map("pow", _RELU(t, x))
-
-
 ACTIVATIONS: Final[dict[str, Activation]] = {
     "silu": _SILU,
     "swish": _SILU,
@@ -219,7 +214,7 @@ ACTIVATIONS: Final[dict[str, Activation]] = {
     "mish": partial(_single, "mish", 5),
     "quick_gelu": quick_gelu,
     "relu": _RELU,
-    "relu2": _relu2,
+    "relu2": lambda t, x: t.map("pow", _RELU(t, x)),
     "relu6": partial(_single, "hardtanh", 1, kind="elementwise"),
     "leaky_relu": partial(_single, "leaky_relu", 1),
     "sigmoid": _SIGMOID,

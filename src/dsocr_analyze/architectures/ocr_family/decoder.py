@@ -45,7 +45,8 @@ def decoder(
     mask = None
     is_masked = c.masks_steps or not p.past
     if is_masked and p.flash:
-        _flash_mask(t, p)
+        n = p.B * p.keys  # whether the mask `[B, K]` hides anything, which it does not
+        t.reduce("any", t.map("eq", t.input(n, INT64), output=BOOL), 1, n)
     elif is_masked:
         mask = _additive_mask(t, p)
     hidden: Operand = embeds
@@ -67,12 +68,6 @@ def lm_head(t: Tape, hidden: Operand, p: Pass, c: DecoderDimensions) -> Operand:
 
 
 # --- masks
-
-
-def _flash_mask(t: Tape, p: Pass) -> None:
-    """Whether the mask `[B, K]` hides anything, which it does not."""
-    n = p.B * p.keys
-    t.reduce("any", t.map("eq", t.input(n, INT64), output=BOOL), 1, n)
 
 
 def _additive_mask(t: Tape, p: Pass) -> Operand:

@@ -109,7 +109,10 @@ def page_totals(
         counts = [n if isinstance(n, int) else n.astype("O") for n in counts]
     tables = [_table(each, is_exact=is_exact) for each in zip(*found, strict=True)]
     text, B, new = counts
-    look = ViewsCost.of(_taken(tables, view_place))
+    look = ViewsCost.of([
+        each if isinstance(each, int | float) else each.take(view_place, mode="clip")
+        for each in tables
+    ])  # fmt: skip
     c.decoder.check_positions(look.visual_tokens + text, new)
     figures = costs.totals(costs.without_steps(look, text, B), B, new)
     prefill, decode_step, batch = (Work(*figures[start : start + 5]) for start in (0, 5, 10))
@@ -474,11 +477,6 @@ def _distinct_rows(sizes: Sequence[Size]) -> tuple[list[Size], Size]:
         return list(sizes), 0
     rows, place = _distinct(arrays) or 2 * (np.arange(len(arrays[0])),)
     return _rows_of(sizes, rows), place
-
-
-def _taken(tables: Iterable[Size], place: _Rows) -> list[Size]:
-    """Values of tables at some places; numbers as they are."""
-    return [n if isinstance(n, int | float) else n.take(place, mode="clip") for n in tables]
 
 
 def _distinct(arrays: Sequence[_Rows]) -> tuple[_Rows, _Rows] | None:
