@@ -142,7 +142,7 @@ def test_a_card_of_some_memory_is_answered_without_rates(capsys):
         ("time 3060", "seconds are not predicted on RTX 3060 12 GB: only its memory is known; give"
          " a profile of it, or use fit"),
         ("plan --pages 10 --gpu a10g", "seconds are not predicted on A10G: only its memory"),
-        ("--gpu l40", "seconds are not predicted on L40: only its memory is known"),
+        ("--gpu a5000", "seconds are not predicted on RTX A5000: only its memory is known"),
         ("rtx3060", "did you mean dsocr-analyze fit rtx-3060?"),
         ("time a6000x", "did you mean rtx-a6000?"),
     ],
