@@ -56,6 +56,7 @@ ROOMS: Final = (
     ("analysis",),
     ("documents",),
     ("cli",),
+    ("predictions",),
 )
 """In the direction of data: a room may import those before it, and none that stands beside it."""
 

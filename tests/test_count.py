@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.flop_counter import FlopCounterMode
 from tracing import Calls, meta, witnessed_flops
 
-import dsocr_analyze
 from dsocr_analyze import count
 from dsocr_analyze.errors import DeviceError, FormatError, ModelCodeError, UncountableError
 from dsocr_analyze.model.forward import running
@@ -278,7 +277,3 @@ def test_what_cannot_be_counted_is_refused_in_the_callers_terms(name):
     with pytest.raises(kind, match=f"(?s){message}"):
         count(make(), given)
     assert not _get_current_dispatch_mode_stack()
-
-
-def test_the_package_lists_what_it_offers_and_imports_no_torch_for_it():
-    assert {*dsocr_analyze.__all__} <= {*dir(dsocr_analyze)}

@@ -183,7 +183,8 @@ EXAMPLES = [
 
 def test_pages_that_had_examples_still_have_them():
     assert [each.id for each in EXAMPLES] == [
-        "many-pages.md 0", "pricing.md 0", "python.md 0", "python.md 1"
+        "many-pages.md 0", "pricing.md 0", "python.md 0", "python.md 1",
+        "python.md 2", "python.md 3", "python.md 4", "python.md 5",
     ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import torch
+import transformers
 from both_engines import PUBLISHED, small_directory
 from PIL import Image
 from safetensors.torch import save_file
@@ -23,6 +24,7 @@ from dsocr_analyze import DeepSeekOCRSession, analyze, compare, plan_workload, s
 from dsocr_analyze.architectures import DEFAULT, PageRequest
 from dsocr_analyze.errors import (
     AnalyzeError,
+    ConfigError,
     DeviceError,
     ExtraError,
     FormatError,
@@ -30,6 +32,7 @@ from dsocr_analyze.errors import (
     WorkloadError,
 )
 from dsocr_analyze.kernels import Elements, Kernel, Work
+from dsocr_analyze.model.loading import building
 from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.session import parse_device
 from dsocr_analyze.trace import operators, recorder
@@ -471,3 +474,77 @@ def test_experts_that_another_step_reads_are_no_growth():
     assert batch == Work(
         macs=1000 + 3 * 10 + (0 + 1 + 2) * 2, bytes_read=5000 + 3 * 107 + (0 + 1 + 2) * 1
     )
+
+
+def test_another_size_of_a_known_model_is_a_path_or_a_mapping(tmp_path):
+    config = json.loads((DEFAULT.reference / "config.json").read_text())
+    config["num_hidden_layers"] = config["language_config"]["num_hidden_layers"] = 6
+    file = tmp_path / "other.json"
+    file.write_text(json.dumps(config))
+    ways = (config, file, str(file))
+    found = [analyze(config=each, engine="analytic", max_new_tokens=2) for each in ways]
+    assert found[0].total == found[1].total == found[2].total
+    published = analyze(engine="analytic", max_new_tokens=2).total.params
+    assert found[0].total.params < published
+    traced = analyze(config=config, page=(600, 500), mode="tiny", max_new_tokens=1)
+    assert traced.agreement.agrees
+    config["num_hidden_layers"] = 7
+    assert analyze(config=config, engine="analytic").warnings  # the nested one still says 6
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "config.json lacks 'vision_config'"),
+        ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "it is a llama model"),
+        ("nowhere.json", "no config at 'nowhere.json'"),
+    ],
+)
+def test_a_config_of_no_known_model_is_refused(config, message):
+    with pytest.raises(AnalyzeError, match=message):
+        analyze(config=config, engine="analytic")
+
+
+def test_a_model_that_is_built_is_counted_as_it_is(small_session):
+    model, page = small_session.model, TINY | {"max_new_tokens": 2}
+    built = DeepSeekOCRSession.from_module(model)
+    expected = small_session.analyze(**page)
+    report = built.analyze(**page)
+    assert (report.total, report.stages) == (expected.total, expected.stages)
+    assert (report.agreement.agrees, report.metadata.model.id) == (True, type(model).__name__)
+
+    class Scaled(type(model)):
+        def forward(self, *args, **kwargs):
+            output = super().forward(*args, **kwargs)
+            output.logits = output.logits * 2
+            return output
+
+    with building(torch.device("meta"), torch.bfloat16):
+        own = Scaled(model.config).eval()
+    scaled = DeepSeekOCRSession.from_module(own).analyze(**page)
+    logits = report.workload.seq_len * model.config.vocab_size
+    assert scaled.total.vector_flops == expected.total.vector_flops + logits
+    [warning] = scaled.warnings
+    assert "vector_flops of the model itself" in warning
+
+
+def own_model(**config):
+    model = torch.nn.Linear(3, 3)
+    if config:
+        model.config = transformers.PretrainedConfig(**config)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (own_model, ConfigError, "Linear is no model with a config .*; count"),
+        (lambda: 5, ConfigError, "int is no model"),
+        (lambda: own_model(model_type="gru"), ConfigError, "no known architecture"),
+        (lambda: own_model(model_type="deepseek_vl_v2").double(), AnalyzeError, "float64"),
+        (lambda: torch.nn.Module(), ConfigError, "Module is no model"),
+    ],
+)
+def test_a_module_that_no_session_can_run_is_refused(make, kind, message):
+    with pytest.raises(kind, match=message):
+        DeepSeekOCRSession.from_module(make())

@@ -1,9 +1,9 @@
 """What a page costs on DeepSeek-OCR: exact FLOPs, bytes and memory, on any machine.
 
 `analyze` reports on a page; `DeepSeekOCRSession` keeps a model loaded for several pages; `compare`
-puts reports side by side; `sweep_workloads` counts every combination of some ranges; `count` counts
-any module. Names are imported on first use: the session imports torch, and the command line must
-first install its signal handlers.
+puts reports side by side; `sweep_workloads` counts every combination of some ranges; `predict`,
+`fit` and `plan` say what pages take on GPUs; `count` counts any module. Names are imported on first
+use: the session imports torch, and the command line must first install its signal handlers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.architectures import plan_workload
     from dsocr_analyze.counting import count
     from dsocr_analyze.errors import AnalyzeError
+    from dsocr_analyze.predictions import fit, plan, predict
     from dsocr_analyze.session import DeepSeekOCRSession
     from dsocr_analyze.workload import PageWorkload as Workload
 
@@ -30,7 +31,10 @@ __all__ = [
     "analyze",
     "compare",
     "count",
+    "fit",
+    "plan",
     "plan_workload",
+    "predict",
     "sweep_workloads",
 ]
 
@@ -42,6 +46,9 @@ _PLACES = {
     "analyze": ("dsocr_analyze.analysis", "analyze"),
     "compare": ("dsocr_analyze.analysis", "compare"),
     "count": ("dsocr_analyze.counting", "count"),
+    "predict": ("dsocr_analyze.predictions", "predict"),
+    "fit": ("dsocr_analyze.predictions", "fit"),
+    "plan": ("dsocr_analyze.predictions", "plan"),
     "sweep_workloads": ("dsocr_analyze.analysis", "sweep_workloads"),
     "plan_workload": ("dsocr_analyze.architectures", "plan_workload"),
 }

@@ -20,13 +20,16 @@ from dsocr_analyze.architectures import (
     PageRequest,
     PageSize,
     architecture_named,
+    architecture_of,
+    foreign_model,
+    recognized_architecture,
 )
 from dsocr_analyze.errors import AnalyzeError, DeviceError, ExtraError, WorkloadError
 from dsocr_analyze.extras import require_trace
 from dsocr_analyze.forking import importing
 from dsocr_analyze.interruption import deferred
 from dsocr_analyze.kernels import dtype_named
-from dsocr_analyze.model.directory import ModelDirectory
+from dsocr_analyze.model.directory import ModelDirectory, read_config
 from dsocr_analyze.workload import PageWorkload
 
 if TYPE_CHECKING:
@@ -211,6 +214,7 @@ def analyze(
     prompt_pages: int | None = None,
     architecture: str | None = None,
     model: str | Path | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
     engine: Literal["trace", "analytic"] | None = None,
     dtype: str = "bfloat16",
     flash_attention: bool = False,
@@ -235,6 +239,7 @@ def analyze(
         prompt_pages: Pages per prompt, all alike, for models that take several. Default: 1.
         architecture: Whose built-in reference is counted. Default: `"deepseek-ocr"`.
         model: A model directory, instead of `architecture`.
+        config: Another size of the model: a `config.json`, or its values, in place of its own.
         engine: `"trace"` runs the model and compares it with the closed forms, which `"analytic"`
             evaluates alone, without torch. Default: trace, or analytic where the extra `trace` is
             not installed and `trust_remote_code` is not set; `metadata.engine` says which.
@@ -245,7 +250,7 @@ def analyze(
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument or the directory.
     """
-    directory = _directory(model, architecture)
+    directory = directory_named(model, architecture, config)
     asked = PageRequest(
         architecture=directory.architecture, page=page, image=image, mode=mode,
         base_size=base_size, image_size=image_size, crop_mode=crop_mode, text_tokens=text_tokens,
@@ -336,7 +341,7 @@ def sweep_workloads(
     from dsocr_analyze.archive.combinations import rows_of, sweep_over
     from dsocr_analyze.archive.setting import CountedModel, opening_of
 
-    directory = _directory(model, architecture)
+    directory = directory_named(model, architecture)
     sweep = sweep_over(
         directory.architecture, page=page, mode=mode, text_tokens=text_tokens,
         max_new_tokens=max_new_tokens, batch_size=batch_size, dtype=dtype,
@@ -346,7 +351,23 @@ def sweep_workloads(
     return rows_of(sweep, CountedModel.from_directory(directory), opening)
 
 
-def _directory(model: str | Path | None, architecture: str | None) -> ModelDirectory:
+def directory_named(
+    model: str | Path | None,
+    architecture: str | None,
+    config: str | Path | Mapping[str, Any] | None = None,
+) -> ModelDirectory:
+    """The model directory, or an architecture's built-in reference, with a config in its place.
+
+    Without either, a config names its architecture. Raises AnalyzeError.
+    """
+    if config is not None:
+        file = None if isinstance(config, Mapping) else Path(config)
+        values = config if isinstance(config, Mapping) else read_config(Path(config))
+        if model is None and architecture is None:
+            is_foreign = foreign_model(values) is not None
+            found = architecture_of(values) if is_foreign else recognized_architecture(values)
+            architecture = DEFAULT.name if found is None else found.name
+        return directory_named(model, architecture).with_config(values, file)
     if model is not None and architecture is not None:
         raise WorkloadError(
             f"model={str(model)!r} already determines the architecture; leave out"

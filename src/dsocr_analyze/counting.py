@@ -33,6 +33,7 @@ from dsocr_analyze.model.generation import left_as_it_was
 from dsocr_analyze.model.known_values import WITH_VALUES
 from dsocr_analyze.model.process_settings import default_dtype, exclusive
 from dsocr_analyze.report.document import CountsWithIntensity, Module, with_intensity
+from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -212,11 +213,21 @@ def count(module: torch.nn.Module, /, *inputs: Any, **keyword_inputs: Any) -> Mo
     ):
         trace = recorder.begin()
         module(*inputs, **keyword_inputs)
+    classes = {path: type(each).__name__ for path, each in modules.items()}
+    return _figures(trace, device, classes, parameters)
+
+
+def _figures(
+    trace: Trace,
+    device: torch.device,
+    classes: Mapping[str, str],
+    parameters: Mapping[str, torch.Tensor],
+) -> ModuleCount:
     own = Counter[str]()
     for name, each in parameters.items():
         own[name.rpartition(".")[0]] += each.numel()
     return ModuleCount(
-        class_name=type(module).__name__,
+        class_name=classes[""],
         device=str(device),
         params=own.total(),
         params_bytes=sum(each.numel() * each.element_size() for each in parameters.values()),
@@ -225,7 +236,7 @@ def count(module: torch.nn.Module, /, *inputs: Any, **keyword_inputs: Any) -> Mo
         unknown=dict(sorted(trace.unknown.items())),
         kernels=tuple(trace.kernels),
         module_calls=Counter(trace.calls),
-        module_classes={path: type(each).__name__ for path, each in modules.items()},
+        module_classes=classes,
         own_params=own,
     )
 

@@ -156,6 +156,36 @@ class DeepSeekOCRSession:
             )
         )
 
+    @classmethod
+    def from_module(cls, module: torch.nn.Module) -> Self:
+        """A session over a model that is built: a known architecture's, or a subclass of it.
+
+        It runs as it is, where it is. Its config says which architecture calls it and evaluates
+        closed forms beside the trace; the report warns where these differ.
+
+        Raises:
+            ConfigError: It has no config, or one of no known architecture.
+            DeviceError: Its parameters are on several devices, or of a type that is not counted.
+        """
+        config: Any = getattr(module, "config", None)
+        if not hasattr(config, "to_diff_dict"):
+            raise ConfigError(
+                f"{type(module).__name__} is no model with a config of transformers; count(module,"
+                " *inputs) counts any torch.nn.Module",
+                arguments=["module"],
+            )
+        placed = {(each.device, each.dtype) for each in module.parameters()}
+        if len(placed) != 1:
+            told = ", ".join(sorted(f"{dtype} on {device}" for device, dtype in placed))
+            raise DeviceError(f"the module's parameters are {told or 'missing'}; give one of each")
+        [(device, dtype)] = placed
+        dtype_named(str(dtype).removeprefix("torch."))
+        directory = ModelDirectory(Path(type(module).__name__), config.to_diff_dict(), {})
+        _ = directory.architecture  # raises for an unknown one
+        attention = getattr(config, "_attn_implementation", None) or "eager"
+        has_weights = device.type != "meta"
+        return cls(LoadedModel(module, directory, device, dtype, attention, has_weights))
+
     @property
     def model(self) -> torch.nn.Module:
         """The model itself."""

@@ -146,12 +146,18 @@ def request_from(
 
 def of_many_pages(context: typer.Context, gpus: Sequence[str]) -> TimeRequested:
     """The predictions of many pages; raises AnalyzeError."""
+    return many_pages_requested(context.params, gpus, _lengths_by_limit(context))
+
+
+def many_pages_requested(
+    given: Mapping[str, Any], gpus: Sequence[str], lengths: Callable[[int], OutputLengths]
+) -> TimeRequested:
+    """The same by values of `options.SECONDS_OF_A_PAGE`, and output lengths by their limit."""
     from dsocr_analyze.archive.seconds import TimeRequested
 
-    given = context.params
     workers = 1 if given["workers"] is None else given["workers"]
     once = {"concurrency": "1", "workers": workers}
-    request = time_request(gpus, {**given, **once}, _lengths_by_limit(context))
+    request = time_request(gpus, {**given, **once}, lengths)
     [job], mean = request.jobs, given["mean_new_tokens"]
     said = "every page generates the most tokens it may"
     if lengths_are_given(given):
