@@ -18,9 +18,10 @@ from dsocr_analyze.architectures import DEFAULT_PAGE, ImagePath, PageRequest, Pa
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.archive import axes, pages as page_lists, plan as plans, setting, shown
 from dsocr_analyze.archive.plan import PlanDocument
-from dsocr_analyze.cli import options, time_requests
+from dsocr_analyze.cli import devices, kept_files, options, time_requests
 from dsocr_analyze.errors import AnalyzeError, WorkloadError
-from dsocr_analyze.hardware import devices as catalogue, fit as fitting
+from dsocr_analyze.hardware import fit as fitting
+from dsocr_analyze.hardware.devices import check_features
 from dsocr_analyze.hardware.fit import GpuFit
 from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.model.directory import ModelDirectory
@@ -54,6 +55,9 @@ class ServingArguments(TypedDict, total=False):
     """What a prediction assumes; all as the options of `time`, with `_` for `-`."""
 
     server: str
+    gpu_memory_utilization: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
     preprocess_ms: float
     workers: int
     price: float
@@ -119,6 +123,7 @@ def predict(
 def fit(
     gpu: Gpus | None = None,
     *,
+    memory_gb: float | None = None,
     reserved: float = 0.1,
     architecture: str | None = None,
     model: str | Path | None = None,
@@ -132,6 +137,7 @@ def fit(
 
     Args:
         gpu: GPUs. Default: all of the catalogue.
+        memory_gb: Memory of any other card, GB (10^9 bytes), instead of `gpu`.
         reserved: Fraction of the memory that is kept free.
         architecture: Whose published model it is. Default: `"deepseek-ocr"`.
         model: A model directory, instead of `architecture`; none of its code is executed.
@@ -143,19 +149,21 @@ def fit(
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument.
     """
-    named = [catalogue.gpu_named(name) for name in _names(gpu or ())]
+    with _errors_name_arguments():
+        known = kept_files.gpu_profiles(None)
+        named = devices.named_devices(known, _names(gpu or ()), memory_gb)
     directory = directory_named(model, architecture)
     asked = PageRequest(architecture=directory.architecture, engine="analytic", **given)
     element = dtype_named(asked.dtype)
     for each in named:
-        catalogue.check_features(each, element, flash_attention=asked.flash_attention)
+        check_features(each.gpu, element, flash_attention=asked.flash_attention)
     described, dimensions, workload, _ = Engine(directory).priced(asked)
     return tuple(
         fitting.fit(
-            each, described, dimensions, workload, dtype=element,
+            each.gpu, described, dimensions, workload, dtype=element,
             flash_attention=asked.flash_attention, reserved=reserved,
         )
-        for each in named or catalogue.gpu_catalogue().values()
+        for each in named or known.values()
     )  # fmt: skip
 
 

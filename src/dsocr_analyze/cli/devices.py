@@ -154,7 +154,7 @@ def fit(
     given, jobs = context.params, _jobs(context)
     element, flash_attention = dtype_named(dtype), bool(use_flash_attn)
     known = kept_files.gpu_profiles(given["profile"])
-    named = _named(known, options.gpu_names(gpu, named_gpus), given["memory_gb"])
+    named = named_devices(known, options.gpu_names(gpu, named_gpus), given["memory_gb"])
     for each in named:
         catalogue.check_features(each.gpu, element, flash_attention=flash_attention and not jobs)
     directory = page_options.model_directory_from(
@@ -222,7 +222,7 @@ def _jobs(context: typer.Context) -> list[Assumptions]:
     return [Assumptions(host, precision=precision, reserved=reserved)]
 
 
-def _named(
+def named_devices(
     known: Mapping[str, Device], names: Sequence[str], memory_gb: float | None
 ) -> list[Device]:
     """The devices of these names, or a card of some memory; raises AnalyzeError."""
