@@ -121,8 +121,10 @@ def test_a_card_of_some_memory_is_answered_without_rates(capsys):
     assert row["largest_batch"] == (10_800_000_000 - 6_672_212_480) // 787_700_000
     code, out, _ = run(capsys, "fit", "--memory-gb", "7.9")
     assert (code, out.split(":")[0]) == (1, "No")
-    # The same memory under a name has the same answer.
-    same = run(capsys, "fit", "--memory-gb", f"{12288 * 2**20 / 1e9}", "--format", "json")[1]
+    # The same memory under a name has the same answer, and units may be written.
+    same = run(capsys, "fit", "--memory-gb", "12 GiB", "--format", "json")[1]
+    outs = [run(capsys, "fit", "--memory-gb", text)[1] for text in ("12", "12gb", "12.0 GB")]
+    assert len({*outs}) == 1
     named = run(capsys, "fit", "rtx-3060", "--format", "json")[1]
     [mine], [its] = (json.loads(each)["gpus"] for each in (same, named))
     assert {**mine, "gpu": ""} == {**its, "gpu": ""}
@@ -131,11 +133,9 @@ def test_a_card_of_some_memory_is_answered_without_rates(capsys):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("fit --memory-gb 0", "--memory-gb 0 is out of range; give a number above 0"),
-        ("fit --memory-gb -1", "--memory-gb -1 is out of range"),
-        ("fit --memory-gb nan", "--memory-gb nan is out of range"),
-        ("fit --memory-gb inf", "--memory-gb inf is out of range"),
-        ("fit --memory-gb 12GB", "--memory-gb '12GB' is invalid; give"),
+        *((f"fit --memory-gb {wrong}", f"--memory-gb '{wrong}' is invalid; give a number above 0,"
+           " at most 100000, like 12, 11.5 or 12GiB")
+          for wrong in ("0", "-1", "nan", "inf", "1e3", "12MB", "100001", "twelve")),
         ("fit t4 --memory-gb 12", "--memory-gb 12 is of a card without a name; leave it or t4 out"),
         ("fit --profile /none/there", "cannot read '/none/there'"),
         ("check --profile /none/there --budgets budgets.toml", "cannot read '/none/there'"),

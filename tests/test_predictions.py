@@ -105,7 +105,7 @@ def test_a_plan_takes_a_list_of_pages_and_warns_of_what_is_none(pages, printed):
          "^share_at_limit 0.1 needs mean_new_tokens"),
         (lambda: predict("h100-sxm", mode="huge"), WorkloadError, "mode 'huge' is unknown"),
         (lambda: fit("t4"), DeviceError, "T4 has no bfloat16; use dtype float16"),
-        (lambda: fit(memory_gb=0), WorkloadError, "^memory_gb 0 is out of range"),
+        (lambda: fit(memory_gb=0), WorkloadError, "^memory_gb '0' is invalid; give"),
         (lambda: fit("t4", memory_gb=12), WorkloadError, "^memory_gb 12 is of a card without"),
         (lambda: fit(reserved=1.0), WorkloadError, "reserved 1.0 is out of range"),
         (lambda: plan(), WorkloadError, "give pages, their number, or a file or folder"),

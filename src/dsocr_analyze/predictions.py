@@ -123,7 +123,7 @@ def predict(
 def fit(
     gpu: Gpus | None = None,
     *,
-    memory_gb: float | None = None,
+    memory_gb: float | str | None = None,
     reserved: float = 0.1,
     architecture: str | None = None,
     model: str | Path | None = None,
@@ -137,7 +137,7 @@ def fit(
 
     Args:
         gpu: GPUs. Default: all of the catalogue.
-        memory_gb: Memory of any other card, GB (10^9 bytes), instead of `gpu`.
+        memory_gb: Memory of any other card, GB (10^9 bytes) or like `"12GiB"`, instead of `gpu`.
         reserved: Fraction of the memory that is kept free.
         architecture: Whose published model it is. Default: `"deepseek-ocr"`.
         model: A model directory, instead of `architecture`; none of its code is executed.
@@ -151,7 +151,9 @@ def fit(
     """
     with _errors_name_arguments():
         known = kept_files.gpu_profiles(None)
-        named = devices.named_devices(known, _names(gpu or ()), memory_gb)
+        named = devices.named_devices(
+            known, _names(gpu or ()), None if memory_gb is None else str(memory_gb)
+        )
     directory = directory_named(model, architecture)
     asked = PageRequest(architecture=directory.architecture, engine="analytic", **given)
     element = dtype_named(asked.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.workload import PageWorkload
 
 _MOST_GB: Final = 100_000
+_MEMORY: Final = re.compile(r"(?P<number>[0-9]{1,6}(?:\.[0-9]{1,9})?) *(?P<unit>gi?b|)")
 _OF_SERVER: Final[options.Added] = {
     "server": (str | None, None),
     **options.SERVER_LIMITS,
@@ -38,10 +40,10 @@ _OF_SERVER: Final[options.Added] = {
 _OF_MEMORY: Final[options.Added] = {
     "memory_gb": (
         Annotated[
-            float | None,
+            str | None,
             options.option(
                 "GB",
-                "Memory of any other card, in GB of 10^9 bytes, instead of a GPU's name.",
+                "Memory of any other card, instead of its name: 12 or 11.5 (10^9 bytes), 12GiB.",
                 group=help_text.PREDICTION,
             ),
         ],
@@ -223,18 +225,24 @@ def _jobs(context: typer.Context) -> list[Assumptions]:
 
 
 def named_devices(
-    known: Mapping[str, Device], names: Sequence[str], memory_gb: float | None
+    known: Mapping[str, Device], names: Sequence[str], memory_gb: str | None
 ) -> list[Device]:
     """The devices of these names, or a card of some memory; raises AnalyzeError."""
     if memory_gb is None:
         return [known[catalogue.catalogue_name(name, known)] for name in names]
     if names:
         raise WorkloadError(
-            f"--memory-gb {memory_gb:g} is of a card without a name; leave it or {names[0]} out"
+            f"--memory-gb {memory_gb} is of a card without a name; leave it or {names[0]} out"
         )
-    if not 0 < memory_gb <= _MOST_GB:
+    found = _MEMORY.fullmatch(memory_gb.strip().lower())
+    number = float(found["number"]) if found else 0.0
+    if not 0 < number <= _MOST_GB:
         raise WorkloadError(
-            f"--memory-gb {memory_gb:g} is out of range; give a number above 0, at most {_MOST_GB}"
+            f"--memory-gb {memory_gb!r} is invalid; give a number above 0, at most {_MOST_GB}, like"
+            " 12, 11.5 or 12GiB"
         )
-    name, title = f"{memory_gb:g}gb", f"a card of {memory_gb:g} GB"
-    return [Device(catalogue.Gpu(name, title, memory_gb=memory_gb), "", "", {})]
+    unit, factor = ("GiB", 2**30 / 1e9) if found and found["unit"] == "gib" else ("GB", 1.0)
+    card = catalogue.Gpu(
+        f"{number:g}{unit.lower()}", f"a card of {number:g} {unit}", memory_gb=number * factor
+    )
+    return [Device(card, "", "", {})]

@@ -51,8 +51,9 @@ def _answer(entry: TimeEntry, workload: Workload) -> Wordings:
     alone = f"{entry.title}{corrected}: {seconds_text(entry.page_seconds)}"
     rate, many = rate_text(load.pages_per_second), f"{load.concurrency:,}"
     each = "" if cost is None else f", {price_text(cost)} per 1,000 pages"
-    runs = "fit" if entry.assumptions.limits is None else "run at a time"
-    each += "" if load.fits else f"; only {entry.largest_concurrency} {runs}"
+    some = entry.largest_concurrency
+    runs = "run at a time" if entry.assumptions.limits and some else "fit"
+    each += "" if load.fits else f"; only {some} {runs}"
     few = each.replace(" pages", "")
     pages, mean = workload.prompt_pages or 1, entry.assumptions.new_tokens_mean
     page = short = "a page" if pages == 1 else "a prompt"
@@ -139,7 +140,8 @@ def _throughput(entry: TimeEntry) -> Table:
         "pages at once", "pages/s", "band", "tokens/s", "first token", "per token", "page", "bound",
         "memory", "per 1,000 pages",
     )  # fmt: skip
-    waiting = "too much" if entry.assumptions.limits is None else "some wait"
+    is_limited = entry.assumptions.limits and entry.largest_concurrency
+    waiting = "some wait" if is_limited else "too much"
     rows: list[tuple[str, ...]] = [
         (str(each.concurrency), rate_text(each.pages_per_second),
          f"{rate_text(each.pages_per_second_band.low)} to"
