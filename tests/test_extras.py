@@ -146,9 +146,10 @@ def test_a_prompt_needs_the_extra_that_reads_tokenizers(tmp_path):
 def test_a_broken_torch_is_said_to_be_broken_and_not_to_be_missing(tmp_path, error):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(f"raise {error}('libcudart.so: no such file')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "dsocr_analyze"], cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (

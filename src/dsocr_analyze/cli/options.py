@@ -171,9 +171,8 @@ SHARED: Final[Mapping[str, Any]] = {
     "sliding_window": option(SWITCH, _WINDOW, callback=switch, group=Seldom(MODEL)),
     "engine": option(architectures.ENGINES, _ENGINE, callback=in_any_case, group=MODEL),
     "usual_engine": option(
-        architectures.ENGINES,
-        f"{_ENGINE} Default: trace; without the extra 'trace', analytic.",
-        callback=in_any_case, group=MODEL,
+        architectures.ENGINES, _ENGINE, callback=in_any_case, group=MODEL,
+        show_default="trace; analytic without the extra 'trace'",
     ),
     "mode": option(
         tuple(architectures.DEFAULT.modes),
