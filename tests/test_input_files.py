@@ -164,7 +164,7 @@ def test_the_page_on_security_names_the_sizes():
             input_files.SOURCE_BYTES,
             input_files.CODE_BYTES,
         ],
-        "tokenizer, saved report, benchmark": [input_files.DOCUMENT_BYTES],
+        "tokenizer, saved report or measurement, benchmark": [input_files.DOCUMENT_BYTES],
         "budgets, stages file, device profile": [input_files.SETTINGS_BYTES],
     }
     assert dict(rows) == {

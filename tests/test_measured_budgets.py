@@ -162,8 +162,7 @@ def test_a_measurement_of_another_config_or_of_older_code_is_stale(folder, capsy
         ({"measured_on": None}, "'workloads.page.measurement' needs measured_on; give both"),
         ({"measurement": 3}, "'workloads.page.measurement' is 3; give a text"),
         ({"measurement": "gone.json"},
-         "cannot read measurement 'gone.json': No such file or directory; `dsocr-analyze measure"
-         " --json FILE` writes it"),
+         "there is no measurement 'gone.json'; `dsocr-analyze measure --json FILE` writes it"),
         ({"measurement": "."}, "cannot read measurement '.': "),
         ({"measurement": "/dev/zero"}, "cannot read measurement '/dev/zero': "),
     ],

@@ -317,15 +317,6 @@ def test_infer_counts_its_tokens(capsys, tmp_path):
                     ("infer(), token 3 of at most 3", ", about")]  # fmt: skip
 
 
-@pytest.mark.usefixtures("at_once")
-def test_a_comparison_names_its_columns(capsys):
-    code, _, err = run(capsys, "compare", "tiny", "small", "base", "--engine", "analytic")
-    assert code == 0
-    assert re.findall(r"dsocr-analyze: (\w+); \d+ s so far(, about)?", err) == [
-        ("tiny", ""), ("small", ", about"), ("base", ", about"),
-    ]  # fmt: skip
-
-
 def test_a_check_names_its_workloads(capsys, tmp_path, at_once, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("dsocr-budgets.toml").write_text('[workloads.a]\nmode = "tiny"\n[workloads.b]\n')

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -197,21 +196,14 @@ def _compare(
     requests = _of_each(counted, partial(_request, given), left_out)
     for request in requests.values():
         words.warn(context, request.architecture.warnings_of(request.workload))
-    asked = [*requests]
-    with streams.announced_steps(is_quiet=given["quiet"]) as announce:
-        engines = {
-            each: Engine(
-                each.directory, trust_remote_code=given["trust_remote_code"], time=time,
-                announced=lambda: nullcontext(announce), with_modules=False,
-            )
-            for each in used
-        }  # fmt: skip
-
-        def report(column: _Counted) -> Report:
-            announce(column.name, asked.index(column) / len(asked))
-            return engines[column.model].report(requests[column])
-
-        made = _of_each(asked, report, left_out)
+    engines = {
+        each: Engine(
+            each.directory, trust_remote_code=given["trust_remote_code"], time=time,
+            announced=partial(streams.announced_steps, is_quiet=given["quiet"]), with_modules=False,
+        )
+        for each in used
+    }  # fmt: skip
+    made = _of_each([*requests], lambda each: engines[each.model].report(requests[each]), left_out)
     pairs = [
         (each, made[each] if isinstance(each, _Counted) else each.report)
         for each in columns

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from dsocr_analyze.errors import ConfigError
-from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
+from dsocr_analyze.input_files import DOCUMENT_BYTES, exists, read_bytes
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.measured import Measurement
 from dsocr_analyze.report.opening import SCHEMA_VERSION
@@ -30,6 +30,8 @@ def load_report(path: Path) -> Report:
 def load_measurement(path: Path) -> Measurement:
     """What `measure --json` wrote; ConfigError if it is not, or was altered."""
     written = "`dsocr-analyze measure --json FILE` writes it"
+    if not exists(path):
+        raise ConfigError(f"there is no measurement {str(path)!r}; {written}")
     return _loaded(path, "measurement", written, _measurement)
 
 
@@ -40,8 +42,7 @@ def _loaded(path: Path, kind: str, written: str, made: Callable[[Any], _Document
         data = read_bytes(path, DOCUMENT_BYTES)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        way = f"; {written}" if isinstance(error, FileNotFoundError) else ""
-        raise ConfigError(f"cannot read {name}: {reason}{way}") from error
+        raise ConfigError(f"cannot read {name}: {reason}") from error
     try:
         parsed = _parsed(data, kind, written)
         try:
