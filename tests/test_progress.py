@@ -302,6 +302,7 @@ def test_measure_says_nothing_of_torchs_profiler(tmp_path):
     assert json.loads((tmp_path / "m.json").read_text())["peak"]["measured"] > 0
 
 
+@pytest.mark.directory
 @pytest.mark.usefixtures("at_once")
 def test_infer_counts_its_tokens(capsys, tmp_path):
     infer_like.write(tmp_path / "m")
