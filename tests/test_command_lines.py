@@ -23,6 +23,7 @@ FILES = {
     "twice.csv": b"width,width,height\n1,2,3\n",
     "open.csv": b'width,"height\n1,2\n',
     "png.csv": b"\x89PNG\r\n\x1a\n\x00\x00",
+    "book.pdf": b"%PDF-1.4\n",
     "cut.png": b"\x89PNG\r\n\x1a\n\x00\x00",
     "text.parquet": b"width,height\n1,2\n",
     "short.parquet": b"PAR1 and nothing more",
@@ -93,6 +94,9 @@ REFUSED = [
     ("--image cut.png", 2,
      "cannot read the size of image 'cut.png': not an image that Pillow can read; give a PNG,"
      " JPEG, TIFF or WebP file"),
+    ("--image book.pdf", 2,
+     "cannot read the size of image 'book.pdf': it is a PDF, whose pages dsocr-analyze archive"
+     " counts; give a PNG, JPEG, TIFF or WebP file"),
     ("--model nowhere", 2,
      "model directory 'nowhere' does not exist; give a directory with config.json and the"
      " model's Python files, or none at all to run the built-in reference"),

@@ -1,11 +1,14 @@
 """Text from elsewhere reads as itself wherever it goes, and does nothing there."""
 
+import csv
 import html
+import io
 import json
 import re
 import unicodedata
 
 import pytest
+from command_line import run
 from hypothesis import example, given, settings, strategies as st
 from markdown_it import MarkdownIt
 
@@ -17,6 +20,7 @@ from dsocr_analyze.escaping import (
     visible,
     visible_lines,
 )
+from dsocr_analyze.report import table
 
 CHARACTERS = "ab1_*`[](){}<>|#-+=~.:&;!\\/\"'$@ \n\t\r\x1b\x07\x7f\x85\u202e\u2066\u200b\u2028"
 SNIPPETS = ("<script>", "</details>", "&amp;", "http://", "www.", "](x)", "1. ", "\ud800")
@@ -150,3 +154,50 @@ def test_numbers_and_paths_stay_readable_in_markdown(text):
 
 def test_html_entities_are_not_read_twice():
     assert html.unescape(as_markdown("&lt;b&gt;")) == "&lt;b&gt;"
+
+
+# --- tables for spreadsheets and papers ----------------------------------------------------------
+
+HOSTILE_CELLS = ("=1+2", "-x()", "@SUM(1)", "+1 (+2)", 'a,"b"\n=c', "\x1b[2J", "-", "-1.5", "")
+
+
+def test_a_table_of_csv_is_its_cells_and_holds_no_formula():
+    rows = tuple((f"row {number}", cell) for number, cell in enumerate(HOSTILE_CELLS))
+    shown = table.Table("=title", ("what", "=value"), rows)
+    text = table.csv_page([shown, shown])
+    first, second = text.split("\n\n")
+    assert (first, text.count("'=title")) == (second.removesuffix("\n"), 2)
+    title, header, *found = csv.reader(io.StringIO(first))
+    assert (title, header) == (["'=title"], ["what", "'=value"])
+    assert [cell for _, cell in found] == [
+        "'=1+2", "'-x()", "'@SUM(1)", "'+1 (+2)", 'a,"b" =c', r"\x1b[2J", "-", "-1.5", "",
+    ]  # fmt: skip
+
+
+def test_a_table_of_latex_reads_as_its_cells():
+    rows = (("a_b & 50 % of $1 #2 {x}", "1"), (r"\input{/etc/passwd} ~^<>|\x1b" + "\n" + '"', "2"))
+    assert table.latex_page([table.Table("a\n\\x", ("what", "n"), rows)]) == "\n".join([
+        r"% a\n\x", r"\begin{tabular}{lr}", r"\hline", r"what & n \\", r"\hline",
+        r"a\_b \& 50 \% of \$1 \#2 \{x\} & 1 \\",
+        r"\textbackslash{}input\{/etc/passwd\} \textasciitilde{}\textasciicircum{}\textless{}"
+        r"\textgreater{}\textbar{}\textbackslash{}x1b \textquotedbl{} & 2 \\",
+        r"\hline", r"\end{tabular}", "",
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--engine analytic --mode tiny", "time h100", "fit h100", "plan --pages 1k --gpu h100",
+     "advise", "devices", "compare tiny base --engine analytic"],
+)  # fmt: skip
+def test_every_command_with_a_format_has_both(line, tmp_path, monkeypatch, capsys):
+    """With as many tables, and in them as many rows, as Markdown has."""
+    monkeypatch.chdir(tmp_path)
+    markdown, latex, values = (
+        run(capsys, *line.split(), "--format", each)[1] for each in ("markdown", "latex", "csv")
+    )
+    folded = markdown.partition("<details>")[0]
+    tables = len(re.findall(r"(?m)^\| -", folded))
+    assert latex.count(r"\end{tabular}") == tables > 0
+    assert latex.count(r" \\" + "\n") == folded.count("\n| ") - tables
+    assert len(values.splitlines()) > latex.count(r" \\" + "\n") / 2

@@ -208,6 +208,8 @@ def test_the_answer_is_in_the_first_lines(capsys):
         ("--pages 1k --gpu h100 --offline --workers 4", 0, "1,000 pages in"),
         ("pages.csv --page a4 --gpu h100", 2, "--page a4 has no effect beside a list"),
         ("none.csv --gpu h100", 2, "none.csv"),
+        ("2M --gpu h100", 2, "'2M' is no FILE or FOLDER; did you mean --pages 2M?"),
+        ("--pages 1k --gpu h100 --mode tiny,base", 2, "no mode 'tiny,base'; did you mean tiny or"),
         ("empty.csv --gpu h100", 2, "no pages"),
         ("long.csv --gpu h100 --mean-new-tokens 9", 2, "has a column max_new_tokens"),
         ("bad.csv --gpu h100", 0, "1 of 2 rows are not pages"),

@@ -96,13 +96,7 @@ def compare(
     of_page: options.Added = page_options.PROMPT | page_options.NEW_TOKENS | page_options.BATCH
     | page_options.PROMPT_PAGES,
     engine: str = "analytic",
-    output_format: Annotated[
-        str,
-        options.option(
-            ("table", "markdown", "json", "csv"), options.FORMAT, "--format",
-            callback=options.in_any_case, group=help_text.OUTPUT,
-        ),
-    ] = "table",
+    output_format: str = "table",
     output: Path | None = None,
     html_file: Path | None = None,
     plot: Annotated[

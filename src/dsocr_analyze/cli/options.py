@@ -176,7 +176,7 @@ SHARED: Final[Mapping[str, Any]] = {
     ),
     "mode": option(
         tuple(architectures.DEFAULT.modes),
-        "One of the architecture's modes. It replaces --base-size, --image-size and --crop-mode.",
+        "One of the architecture's modes, in place of sizes of its views.",
         completes=modes, group=PAGE,
     ),
     "base_size": option(
@@ -356,7 +356,8 @@ SHARED: Final[Mapping[str, Any]] = {
         "DIR", "Folder for static_compute.json and .md.", "--output", group=OUTPUT
     ),
     "output_format": option(
-        ("table", "markdown", "json"), FORMAT, "--format", callback=in_any_case, group=OUTPUT
+        ("table", "markdown", "json", "csv", "latex"), FORMAT, "--format",
+        callback=in_any_case, group=OUTPUT,
     ),
     "full": option(
         None,

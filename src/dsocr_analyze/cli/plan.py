@@ -17,6 +17,7 @@ from dsocr_analyze.cli import exits, help_text, options, page_options, printing,
 from dsocr_analyze.cli.page_lists import deadline_hours
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.devices import rated_gpus
+from dsocr_analyze.input_files import exists
 from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.workload import parse_page
 
@@ -94,7 +95,7 @@ def plan(
         ),
     ] = None,
     of_goals: options.Added = _GOALS,
-    mode: Annotated[str | None, "modes"] = None,
+    mode: str | None = None,
     text_tokens: int | None = None,
     max_new_tokens: int = 1024,
     pdf_dpi: Annotated[int, "pdf_dpi"] = 150,
@@ -120,6 +121,8 @@ def plan(
     given = context.params
     if file is None and given["pages"] is None:
         raise WorkloadError("give --pages COUNT, or a FILE or FOLDER of pages")
+    if file is not None and _COUNT.fullmatch(str(file).lower()) and not exists(file):
+        raise WorkloadError(f"{str(file)!r} is no FILE or FOLDER; did you mean --pages {file}?")
     named = given["gpu"]
     requested = time_requests.of_many_pages(context, named or rated_gpus())
     directory = page_options.model_directory_from(

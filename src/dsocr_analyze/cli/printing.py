@@ -76,7 +76,7 @@ class Said(NamedTuple):
     Attributes:
         below: Lines below the tables.
         written: Files that a terminal names at the end.
-        csv: Returns the same as comma-separated values.
+        as_csv: Returns comma-separated values of the command's own, in place of the tables'.
         html: Returns the HTML page.
     """
 
@@ -84,7 +84,7 @@ class Said(NamedTuple):
     tables: Sequence[table.Table | None]
     below: Sequence[Lines] = ()
     written: Sequence[Path | str | None] = ()
-    csv: Callable[[], str] = str
+    as_csv: Callable[[], str] | None = None
     html: Callable[[], str] = str
 
     def lines(self, width: int) -> Iterator[table.Line]:
@@ -106,6 +106,14 @@ class Said(NamedTuple):
         """The same in Markdown."""
         lists = {each.title: each.lines for each in self.below}
         return table.markdown_page(self.opening, filter(None, self.tables), lists)
+
+    def csv(self) -> str:
+        """The tables, or the command's own values."""
+        return self.as_csv() if self.as_csv else table.csv_page(filter(None, self.tables))
+
+    def latex(self) -> str:
+        """The tables."""
+        return table.latex_page(filter(None, self.tables))
 
 
 def check_files(

@@ -200,7 +200,8 @@ def _unknown_option(error: Any, context: Any) -> str:
     commands = {root.command_path: root.command, **_commands(root)}
     having = [path for path, each in commands.items() if name in _options_of(each)]
     if having:
-        return f"{context.command_path} has no option {name}, as {', '.join(having)} has"
+        verb = "has" if len(having) == 1 else "have"
+        return f"{context.command_path} has no option {name}, as {', '.join(having)} {verb}"
     near = did_you_mean(name, _options_of(context.command)).rstrip()
     return f"no option {name}{near and '; '}{near}"
 

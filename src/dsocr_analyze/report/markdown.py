@@ -15,7 +15,9 @@ from dsocr_analyze.report.table import (
     Line,
     bytes_text,
     counted,
+    csv_page,
     flops_text,
+    latex_page,
     markdown_cell,
     markdown_list,
     markdown_table,
@@ -302,6 +304,14 @@ class ReadableReport(NamedTuple):
             yield from map(Line, map(visible, wrap(f"- {note}", width, indent="  ")))
         if (ledger := ledger_table(report)) is not None:
             yield from (Line(""), *table_lines(ledger, width))
+
+    def csv(self) -> str:
+        """All tables."""
+        return csv_page(tables_of(self.report))
+
+    def latex(self) -> str:
+        """All tables."""
+        return latex_page(tables_of(self.report))
 
     def markdown(self) -> str:
         """The answer, all tables, notes, and the ledger, folded."""

@@ -1,5 +1,7 @@
 """Numbers, prose and tables for readers. Only these strings are rounded."""
 
+import csv
+import io
 import itertools
 import re
 import unicodedata
@@ -329,6 +331,49 @@ def _lines(table: Table, columns: Sequence[_Column], widths: Sequence[int]) -> I
             yield Line(_GAP.join(aligned).rstrip(), is_sum)
         if row == 0:
             yield Line("─" * (sum(widths) + len(_GAP) * (len(widths) - 1)))
+
+
+# --- CSV and LaTeX -----------------------------------------------------------------------------
+
+
+_FORMULA: Final = re.compile(r"[=+@\t]|-(?![\d.]|\Z)")
+_LATEX: Final = {
+    **{each: f"\\{each}" for each in "&%$#_{}"},
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}",
+}  # fmt: skip
+
+
+def csv_page(tables: Iterable[Table]) -> str:
+    """Tables as comma-separated values, each below its title, with its cells as they are shown."""
+    text = io.StringIO()
+    for number, table in enumerate(tables):
+        rows = [(table.title,), table.columns, *table.rows]
+        text.write("\n" if number else "")
+        csv.writer(text, lineterminator="\n").writerows([map(_csv_cell, row) for row in rows])
+    return text.getvalue()
+
+
+def _csv_cell(cell: str) -> str:
+    text = visible(cell.replace("\n", " "))
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def latex_page(tables: Iterable[Table]) -> str:
+    """Tables in LaTeX without a package, each below its title as a comment."""
+    return "\n".join(map(_latex_table, tables))
+
+
+def _latex_table(table: Table) -> str:
+    sides = "".join("r" if table.is_numeric(i) else "l" for i in range(len(table.columns)))
+    rows = [f"{' & '.join(map(_latex_cell, row))} \\\\" for row in (table.columns, *table.rows)]
+    lines = [f"% {visible(table.title)}", rf"\begin{{tabular}}{{{sides}}}", r"\hline", rows[0],
+             r"\hline", *rows[1:], r"\hline", r"\end{tabular}"]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _latex_cell(cell: str) -> str:
+    return "".join(_LATEX.get(each, each) for each in visible(cell.replace("\n", " ")))
 
 
 # --- Markdown ----------------------------------------------------------------------------------

@@ -42,13 +42,22 @@ _DAMAGE: Final = (
 )
 """What Pillow's readers raise for a broken header."""
 
+_PDF: Final = (
+    "it is a PDF, whose pages dsocr-analyze archive counts; give a PNG, JPEG, TIFF or WebP file"
+)
+
 _pillow_settings = threading.Lock()
 
 
 def _free_lock() -> None:
     """For a forked process, which may lack the thread that held the lock."""
     global _pillow_settings
-    _pillow_settings = threading.Lock()
+    _PDF: Final = (
+        "it is a PDF, whose pages dsocr-analyze archive counts; give a PNG, JPEG, TIFF or WebP file"
+    )
+
+
+_pillow_settings = threading.Lock()
 
 
 if sys.platform != "win32":
@@ -103,7 +112,9 @@ def _header(file: Path) -> tuple[tuple[int, int] | None, bool]:
     except FileNotFoundError as error:
         raise PageError(f"no image {name}; give an image file, or a page size instead") from error
     except _DAMAGE as error:
-        raise PageError(f"cannot read the size of image {name}: {_reason(error, name)}") from error
+        is_pdf = file.suffix.lower() == ".pdf" and isinstance(error, UnidentifiedImageError)
+        why = _PDF if is_pdf else _reason(error, name)
+        raise PageError(f"cannot read the size of image {name}: {why}") from error
 
 
 def _opened_header(file: Path) -> tuple[tuple[int, int] | None, bool]:
