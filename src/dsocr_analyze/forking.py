@@ -35,14 +35,17 @@ def is_forked() -> bool:
     return _is_forked
 
 
-def other_process(first: Callable[[], None] | None = None) -> Executor:
-    """Another process, which begins with `first`, or a thread where none can be forked safely."""
+def other_process(first: Callable[[], None] | None = None, *, number: int = 1) -> Executor:
+    """Another process, which begins with `first`, or a thread where none can be forked safely.
+
+    With a `number`, it is so many processes, all forked at the first call.
+    """
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
     from multiprocessing import get_context
 
     if sys.platform != "linux":
         return ThreadPoolExecutor(1)
-    process = ProcessPoolExecutor(1, get_context("fork"))
+    process = ProcessPoolExecutor(number, get_context("fork"))
     if first is not None:
         process.submit(first)
     return process

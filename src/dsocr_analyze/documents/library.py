@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -384,13 +384,19 @@ def filled_documents(
 def _with_models(
     library: Library, sections: list[_Section], start: Callable[[], None]
 ) -> dict[_Section, Filled]:
-    """Sections with traces; those on the first architecture are half of the work."""
+    """Sections with traces, those on each architecture in a process."""
     if "torch" not in sys.modules:  # a process of its own began with this
         start()
-    first = [each for each in sections if each[2] == library.architectures[0]]
-    with other_process() as process:
-        rest = process.submit(_filled, library, [each for each in sections if each not in first])
-        return _filled(library, first) | rest.result()
+    _ = library.model(library.architectures[0]).built  # all import its code: once, before forking
+    first, *others = (
+        [each for each in sections if each[2] == name] for name in library.architectures
+    )
+    with other_process(number=max(1, len(others))) as processes:
+        rest = processes.map(partial(_filled, library), others)
+        done = _filled(library, first)
+        for each in rest:
+            done |= each
+    return done
 
 
 def _filled(library: Library, sections: list[_Section]) -> dict[_Section, Filled]:
