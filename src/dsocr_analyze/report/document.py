@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field, structs
 
@@ -111,12 +111,6 @@ class PageShare(Struct, frozen=True, kw_only=True):
     def bytes_moved(self) -> float:
         """Bytes read and written."""
         return self.bytes_read + self.bytes_written
-
-    @classmethod
-    def of(cls, batch: CountsWithIntensity, pages: int) -> Self:
-        """One of the `pages` pages of a batch."""
-        counts = {name: getattr(batch, name) / pages for name in Counts.__struct_fields__}
-        return cls(pages=pages, **counts, arithmetic_intensity=batch.arithmetic_intensity)
 
 
 class Total(CountsWithIntensity, frozen=True, kw_only=True):
@@ -403,7 +397,11 @@ def build_report(
             if decode
             else None,
             batch=batch,
-            page=PageShare.of(batch, workload.pages),
+            page=PageShare(
+                pages=workload.pages,
+                **{key: getattr(batch, key) / workload.pages for key in Counts.__struct_fields__},
+                arithmetic_intensity=batch.arithmetic_intensity,
+            ),
         ),
         stages={
             name: _stage(figures, stage, with_modules=with_modules)

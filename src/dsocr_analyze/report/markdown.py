@@ -91,12 +91,12 @@ def answer_lines(report: Report, written: Iterable[Path] = (), *, rest: str = ""
     if len(files) > 1 + left - len(timed):
         files = [shortened("; ".join(files), _ROOM)]
     lines = [
-        *[(label, _fitting(wordings)) for label, wordings in costs],
-        *zip(["time", *[""] * len(timed)], timed, strict=False),
-        *[(label, _fitting(wordings)) for label, wordings in doubts],
-        *zip(["files", *[""] * len(files)], files, strict=False),
+        *costs,
+        *zip(["time", *[""] * len(timed)], zip(timed), strict=False),
+        *doubts,
+        *zip(["files", *[""] * len(files)], zip(files), strict=False),
     ]
-    return [f"{label:{_LABEL_WIDTH}}{text}".rstrip() for label, text in lines]
+    return [f"{label:{_LABEL_WIDTH}}{_fitting(wordings)}".rstrip() for label, wordings in lines]
 
 
 def _fitting(wordings: Wordings) -> str:

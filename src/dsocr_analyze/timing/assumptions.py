@@ -51,20 +51,18 @@ class OutputLengths:
             WorkloadError: The limit is not from 2 to `LARGEST_COUNT`, the mean is not between 1 and
                 the limit less 1, or the share is not at least 0 and below 1.
         """
-        if not 2 <= limit <= LARGEST_COUNT:
-            raise WorkloadError(
-                f"limit {limit} is invalid; give a whole number from 2 to {LARGEST_COUNT}"
-            )
-        if not 1 <= mean <= limit - 1:
-            raise WorkloadError(
-                f"mean {mean} is out of range: pages that do not reach limit {limit} generate "
-                f"from 1 to {limit - 1} tokens"
-            )
-        if not 0 <= share_at_limit < 1:
-            raise WorkloadError(
-                f"share_at_limit {share_at_limit} is out of range; give a number of at least 0 and"
-                " below 1"
-            )
+        for is_right, said in (
+            (2 <= limit <= LARGEST_COUNT,
+             f"limit {limit} is invalid; give a whole number from 2 to {LARGEST_COUNT}"),
+            (1 <= mean <= limit - 1,
+             f"mean {mean} is out of range: pages that do not reach limit {limit} generate "
+             f"from 1 to {limit - 1} tokens"),
+            (0 <= share_at_limit < 1,
+             f"share_at_limit {share_at_limit} is out of range; give a number of at least 0 and"
+             " below 1"),
+        ):  # fmt: skip
+            if not is_right:
+                raise WorkloadError(said)
         shorter, ending = math.floor(mean), 1 - share_at_limit
         part_longer = mean - shorter
         # If shorter + 1 is the limit, the mean is whole, so overwriting that entry loses nothing.

@@ -38,9 +38,10 @@ def conditions_of(config: Config) -> dict[str, bool]:
     have_experts = {False, True}  # layers with and without, for impossible values
     is_number = isinstance(layers, int) and isinstance(first, int) and isinstance(every, int)
     if is_number and 0 <= layers <= MOST_LAYERS:
-        have_experts = set()
-        for index in range(layers):
-            have_experts.add(is_mixed and index >= first and every != 0 and index % every == 0)
+        have_experts = {
+            is_mixed and index >= first and every != 0 and index % every == 0
+            for index in range(layers)
+        }
     return {
         "latent attention": is_latent,
         "a rope_type that plain attention reads": not is_latent and types[-1] is not None,

@@ -81,21 +81,19 @@ class Served:
 
     def check(self, c: ModelDimensions) -> None:
         """Raises ConfigError for anything that no fusion covers."""
-        if c.decoder.use_mla:
-            raise ConfigError(
-                "config.json: 'use_mla' is true, and serving engines are modelled for plain"
-                " attention only; use runtime eager, or a model with 'use_mla' false"
-            )
-        if c.decoder.hidden_act != "silu":
-            raise ConfigError(
-                f"config.json: 'hidden_act' is {c.decoder.hidden_act!r}, and serving engines fuse"
-                " 'silu' only; use runtime eager"
-            )
-        if c.decoder.rope_scaling == "dynamic":
-            raise ConfigError(
-                "config.json: 'rope_scaling' of type 'dynamic' is not modelled for serving engines;"
-                " use runtime eager"
-            )
+        act = c.decoder.hidden_act
+        for is_wrong, said in (
+            (c.decoder.use_mla,
+             "'use_mla' is true, and serving engines are modelled for plain attention only; use"
+             " runtime eager, or a model with 'use_mla' false"),
+            (act != "silu",
+             f"'hidden_act' is {act!r}, and serving engines fuse 'silu' only; use runtime eager"),
+            (c.decoder.rope_scaling == "dynamic",
+             "'rope_scaling' of type 'dynamic' is not modelled for serving engines; use runtime"
+             " eager"),
+        ):  # fmt: skip
+            if is_wrong:
+                raise ConfigError(f"config.json: {said}")
 
     # --- kernels
 
