@@ -118,7 +118,7 @@ REFUSED = [
      "a batch of 1025 pages is too large to trace, as the vision stages run page by page;"
      " give at most 1024, or use --engine analytic"),
     ("--max-new-tokens 0", 2, "--max-new-tokens 0 is too small; give 1 to 1048576 tokens"),
-    ("--format xml", 2, "--format 'xml' is unknown; use table, markdown, json"),
+    ("--format xml", 2, "--format 'xml' is unknown; use table, markdown, json, csv, latex"),
     ("--engine fast", 2, "--engine 'fast' is unknown; use trace, analytic"),
     ("--engine analytic --device cpu", 2, "--engine analytic runs nothing; leave out --device cpu"),
     ("--colour", 2, "no option --colour; see dsocr-analyze --help"),
@@ -390,7 +390,8 @@ REFUSED = [
     ("compare part.json", 2,
      "report 'part.json' is not a report of schema_version '2': Object missing required field"
      " `metadata`"),
-    ("compare tiny --format xml", 2, "--format 'xml' is unknown; use table, markdown, json, csv"),
+    ("compare tiny --format xml", 2,
+     "--format 'xml' is unknown; use table, markdown, json, csv, latex"),
     ("compare tiny --engine guess", 2, "--engine 'guess' is unknown; use trace, analytic"),
     ("compare 20", 2,
      "mode '20' is invalid: base_size 20 is too small; give 64 to 16384 pixels per side"),
@@ -551,7 +552,7 @@ REFUSED = [
      "--page-text-tokens 0 is out of range; give 1 to 1048576: numbers and ranges like"
      " 10,100:1000:100"),
     ("advise --page-text-tokens 1:99", 2, "--page-text-tokens 1:99 has 99 values; give at most 12"),
-    ("advise --format xml", 2, "--format 'xml' is unknown; use table, markdown, json"),
+    ("advise --format xml", 2, "--format 'xml' is unknown; use table, markdown, json, csv, latex"),
     ("advise --price 2", 2, "--price is for predicted seconds; give --gpu too, or leave it out"),
     ("advise --kind newspapre", 2,
      "--kind 'newspapre' is unknown; did you mean newspaper? give book, slides, financial"

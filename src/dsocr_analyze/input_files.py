@@ -64,16 +64,17 @@ def _refuse_special(path: Path, mode: int) -> None:
 def read_bytes(path: Path, most_bytes: int) -> bytes:
     """The content of a regular file; raises OSError without one of at most `most_bytes`."""
     with opened(path) as file:
-        return content(file, most_bytes)
+        return content(file, path, most_bytes)
 
 
-def content(file: io.BufferedReader, most_bytes: int) -> bytes:
+def content(file: io.BufferedReader, path: Path, most_bytes: int) -> bytes:
     """The content of an open file; raises OSError if it has more than `most_bytes`."""
     data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise OSError(
-            errno.EFBIG, f"it has more than {most_bytes / MEBIBYTE:g} MiB, the most that is read"
-        )
+            errno.EFBIG, f"it has more than {most_bytes / MEBIBYTE:g} MiB, the most that is read",
+            str(path),
+        )  # fmt: skip
     return data
 
 

@@ -119,10 +119,7 @@ def plan(
     from dsocr_analyze.cli import time_requests
 
     given = context.params
-    if file is None and given["pages"] is None:
-        raise WorkloadError("give --pages COUNT, or a FILE or FOLDER of pages")
-    if file is not None and _COUNT.fullmatch(str(file).lower()) and not exists(file):
-        raise WorkloadError(f"{str(file)!r} is no FILE or FOLDER; did you mean --pages {file}?")
+    _check_pages(file, given["pages"])
     named = given["gpu"]
     requested = time_requests.of_many_pages(context, named or rated_gpus())
     directory = page_options.model_directory_from(
@@ -221,6 +218,13 @@ def _mix(text: str) -> tuple[list[tuple[int, int]], list[float]]:
         sizes.append(parse_page(page))
         shares.append(float(share))
     return sizes, shares
+
+
+def _check_pages(file: Path | None, count: str | None) -> None:
+    if file is None and count is None:
+        raise WorkloadError("give --pages COUNT, or a FILE or FOLDER of pages")
+    if file is not None and _COUNT.fullmatch(str(file).lower()) and not exists(file):
+        raise WorkloadError(f"{str(file)!r} is no FILE or FOLDER; did you mean --pages {file}?")
 
 
 def _number_of_pages(text: str) -> int:

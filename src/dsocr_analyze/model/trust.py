@@ -35,7 +35,7 @@ def _read_store() -> dict[str, dict[str, str]]:
     try:
         with opened(store) as file:  # what is looked at is read, whatever takes its place
             _refuse_strangers(store, os.fstat(file.fileno()))
-            recorded = json.loads(content(file, _LARGEST_STORE_BYTES).decode())
+            recorded = json.loads(content(file, store, _LARGEST_STORE_BYTES).decode())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
