@@ -131,8 +131,9 @@ def options(kind: str, dtype: str, gpu: str, engine: str) -> list[dict[str, int]
             packed = 1
         choices = {"tile_queries": queries, "tile_keys": (64, 128), "head_step": (1, 16, 32),
                    "slots": (1, 2) if gpu in _FLASH2 else (1,),
-                   "splits": (0,) if gpu in _FLASH2 and is_vllm else (0, 1),
-                   "packed_queries": (packed,)}  # fmt: skip
+                   "splits": (0,) if gpu in _FLASH2 and is_vllm else (0, 1)}  # fmt: skip
+        if kind == "context_attention":
+            choices["packed_queries"] = (packed,)
     return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
 
 

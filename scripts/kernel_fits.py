@@ -73,7 +73,6 @@ def predicted(
         sizes = {name: column[those] for name, column in rows.sizes.items()}
         seconds[those] = formula_seconds(
             c, sizes, Machine.of(gpu, computed, cold=cold), 1 if dtype == "float8" else 2,
-            causal=kind == "context_attention",
         )  # fmt: skip
     return seconds
 
@@ -89,16 +88,19 @@ _SCALED: Final = records.ScaledGemmCoefficients(
     0, 0.4, 0.5, 0.5, 0.6, 0.7, 0.5, 1.0, 2.0, 0.8, 1.5, 1.0, 2.0, 2.0, 0.1, 0.5, 2.0, 0.7,
     1.0,
 )  # fmt: skip
-_PREFILL: Final = records.PrefillCoefficients(
-    128, 128, 1, 1, 0, 0.8, 40.0, 0.05, 1.0, 1.0, 3.0, 0.7, 2.0, 2.0, 2.0, 5.0, 3.0, 300.0, 0.1
-)
 _STARTS: Final[dict[str, records.Coefficients]] = {
     "gemm": records.GemmCoefficients(
         0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.5, 0.5, 1.5, 1.0, 0.1, 0.7, 1.5, 1.5, 1.5, 1.0, 0.05, 0, 0,
         0.3,
     ),
-    "encoder_attention": _PREFILL,
-    "context_attention": _PREFILL,
+    "encoder_attention": records.EncoderCoefficients(
+        128, 128, 1, 1, 0, 0.8, 40.0, 0.05, 1.0, 1.0, 3.0, 0.7, 2.0, 2.0, 5.0, 3.0, 300.0, 0.1,
+        0.03, 0.05,
+    ),
+    "context_attention": records.PrefillCoefficients(
+        128, 128, 1, 1, 0, 0.8, 40.0, 0.05, 1.0, 1.0, 3.0, 0.7, 2.0, 2.0, 2.0, 5.0, 3.0, 300.0,
+        0.1,
+    ),
     "generation_attention": records.GenerationCoefficients(
         64, 128, 1, 0, 2.0, 0.1, 0.5, 2.0, 0.2, 0.5, 0.9, 2.0, 0.8, 4.0, 1.0, 7.0, 1.0, 0.01, 1.0,
         0.5,
@@ -127,6 +129,7 @@ _LIMITS: Final = (
     (r".*\.late_keys", (10.0, 3000.0)),
     (r".*\.wide_memory", (1e-3, 1.0)),
     (r".*\.unaligned_ns", (1e-4, 3.0)),
+    (r".*\.(uneven_head|heat)", (1e-4, 0.5)),
     (r".*\.fallback_movement", (0.05, 1.0)),
     (r".*", (1e-4, 1e3)),
 )

@@ -288,7 +288,7 @@ def float8_products(m, size, slow):
     fitted = H100.kinds["gemm", "float8"].coefficients
     c = replace(fitted, **{share: getattr(fitted, share) / 1e4 for share in slow})
     sizes = {"m": np.array(m), "n": np.array(size), "k": np.array(size)}
-    return formula_seconds(c, sizes, Machine.of(H100.gpu, "float8"), 1, causal=False)
+    return formula_seconds(c, sizes, Machine.of(H100.gpu, "float8"), 1)
 
 
 @pytest.mark.parametrize(("limit", "number"), [(16, 1), (64, 2), (128, 3), (256, 4)])
@@ -337,10 +337,39 @@ def test_flash_attention_2_reads_twice_as_many_keys_at_a_time_of_narrow_heads(he
     sizes = {"batch": 1, "queries": 1, "heads": 1, "head_dim": head_dim, "kv_heads": 1}
     sizes = {name: np.array(float(size)) for name, size in sizes.items()}
     sizes["keys"] = np.array([64.0, 128.0])
-    few, more = formula_seconds(
-        blocks_alone, sizes, Machine.of(timed.gpu, "bfloat16"), 2, causal=False
-    )
+    few, more = formula_seconds(blocks_alone, sizes, Machine.of(timed.gpu, "bfloat16"), 2)
     assert more == pytest.approx(blocks * few, rel=0.05)
+
+
+def test_an_encoder_takes_longer_for_uneven_heads_and_for_long_kernels():
+    fitted = device("b200").fitted("encoder_attention").coefficients
+    alone = replace(fitted, head_step=16, norm=1e3, launch_us=1e-9, late_us=1e-9)
+
+    def seconds(head_dim, batch, **changed):
+        sizes = {"batch": batch, "queries": 4096, "keys": 4096, "heads": 16, "head_dim": head_dim,
+                 "kv_heads": 16}  # fmt: skip
+        sizes = {name: np.array(float(size)) for name, size in sizes.items()}
+        machine = Machine.of(device("b200").gpu, "bfloat16")
+        return float(formula_seconds(replace(alone, **changed), sizes, machine, 2))
+
+    even, uneven = (seconds(head_dim, 1, uneven_head=0.5, heat=1e-9) for head_dim in (80, 72))
+    assert uneven == pytest.approx(1.5 * even, rel=1e-6)
+    # At a clock that falls by half in the end, by a third of that after 10 ms: half is at 20 ms.
+    for batch in (8, 64, 512):
+        cool, hot = (seconds(80, batch, heat=heat) for heat in (1e-12, 1.0))
+        assert hot == pytest.approx(cool * (1 + cool / (cool + 0.02)), rel=1e-6)
+
+
+def test_tiles_of_queries_begin_well_before_the_middle_of_many():
+    """Four tiles of 128 take 400 queries; the fourth is three quarters begun."""
+    fitted = device("l40s").fitted("encoder_attention").coefficients
+    c = replace(fitted, tile_queries=128, tile_us=1e4, block_us=1e-9, whole_waves=1e-9, heat=1e-9,
+                slots=1, crowding=1e-9)  # fmt: skip
+    sizes = {"batch": 200, "keys": 64, "heads": 71, "head_dim": 64, "kv_heads": 71}
+    sizes = {name: np.array(float(size)) for name, size in sizes.items()}
+    sizes["queries"] = np.array([128.0, 384, 400, 406, 512])
+    seconds = formula_seconds(c, sizes, Machine.of(device("l40s").gpu, "bfloat16"), 2)
+    assert seconds / seconds[0] == pytest.approx([1, 3, 3.75, 4, 4], rel=0.01)
 
 
 def test_heads_that_share_keys_share_a_tile_where_the_library_packs_them():
@@ -349,7 +378,7 @@ def test_heads_that_share_keys_share_a_tile_where_the_library_packs_them():
     fitted = H100.fitted("context_attention").coefficients
     machine = Machine.of(H100.gpu, "bfloat16")
     one_head, of_a_key_head = (
-        formula_seconds(replace(fitted, packed_queries=most), sizes, machine, 2, causal=True)
+        formula_seconds(replace(fitted, packed_queries=most), sizes, machine, 2)
         for most in (15, 16)
     )
     # Eight heads of 16 queries fill the tile of 128.

@@ -81,8 +81,8 @@ class ScaledGemmCoefficients:
 
 
 @dataclass(frozen=True)
-class PrefillCoefficients:
-    """Fused attention with many queries, encoder or causal (20)."""
+class EncoderCoefficients:
+    """Fused attention of every query over every key, as in encoders (20)."""
 
     tile_queries: int
     tile_keys: int
@@ -99,17 +99,46 @@ class PrefillCoefficients:
     block_us: float
     """Per block of keys."""
     tile_us: float
-    """Start-up of a tile with heads of 64; an encoder's grows with the square of their size."""
+    """Start-up of a tile with heads of 64; it grows with the square of their size."""
+    whole_waves: float
+    combine_us: float
+    memory_share: float
+    l2_share: float
+    norm: float
+    launch_us: float
+    late_us: float
+    """Launch time of long sequences, times 1 - exp(-keys / late_keys)."""
+    late_keys: float
+    crowding: float
+    uneven_head: float
+    """Relative slowdown of a head size that is no multiple of 16."""
+    heat: float
+    """Relative slowdown of a kernel that takes long (clock and power)."""
+
+
+@dataclass(frozen=True)
+class PrefillCoefficients:
+    """Fused causal attention with many queries (20). What has no word is as an encoder's."""
+
+    tile_queries: int
+    tile_keys: int
+    slots: int
+    head_step: int
+    splits: int
+    share: float
+    softmax: float
+    block_us: float
+    tile_us: float
+    """Start-up of a tile."""
     whole_waves: float
     combine_us: float
     memory_share: float
     l2_share: float
     norm: float
     longest: float
-    """Causal: longest tile and balanced sum combine as a (1 + longest)-norm."""
+    """Longest tile and balanced sum combine as a (1 + longest)-norm."""
     launch_us: float
     late_us: float
-    """Launch time of long sequences, times 1 - exp(-keys / late_keys)."""
     late_keys: float
     crowding: float
     packed_queries: int = 0
@@ -205,6 +234,7 @@ class MovementCoefficients:
 Coefficients: TypeAlias = (
     GemmCoefficients
     | ScaledGemmCoefficients
+    | EncoderCoefficients
     | PrefillCoefficients
     | GenerationCoefficients
     | ExpertsCoefficients
@@ -243,7 +273,7 @@ class Fitted:
 
 COEFFICIENTS: Final[dict[str, type[Coefficients]]] = {
     "gemm": GemmCoefficients,
-    "encoder_attention": PrefillCoefficients,
+    "encoder_attention": EncoderCoefficients,
     "context_attention": PrefillCoefficients,
     "generation_attention": GenerationCoefficients,
     "experts": ExpertsCoefficients,

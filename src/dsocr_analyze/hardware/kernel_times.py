@@ -24,7 +24,7 @@ _L2_SHARPNESS: Final = 24.0
 _RAMP: Final = 0.25
 """Fraction beyond a library's limit within which its next kernel takes over."""
 _BEGUN: Final = 0.5
-"""Largest fraction of a further tile in which it is begun."""
+"""Fraction of a second tile in which it is begun; of the n + 1st, an n-th of it."""
 _WAVE_BEGUN: Final = 0.15
 _BLOCKS_NORM: Final = 2.0
 
@@ -80,11 +80,11 @@ class Machine(NamedTuple):
 def _whole(share: Floats, within: float | None = None) -> Floats:
     """Whole tiles or waves, at least one; a further one is begun `within` a fraction of it.
 
-    Of tiles, the fewer there are, the more gradually. So times are continuous in sizes of which
-    only multiples were measured, or well beyond them.
+    Of tiles, the fewer there are, the more gradually: one unit adds as much to one as to many. So
+    times are continuous in sizes of which multiples were measured, or some well beyond them.
     """
     low = np.floor(share)
-    begun = (share - low) / (within or np.minimum(_BEGUN, 1 / np.maximum(1.0, low)))
+    begun = (share - low) / (within or _BEGUN / np.maximum(1.0, low))
     rounded: Floats = np.maximum(1.0, low + np.minimum(1.0, begun))
     return rounded
 
@@ -146,7 +146,7 @@ Needs: TypeAlias = tuple[Floats, Floats, Floats]
 
 
 def formula_seconds(
-    c: records.Coefficients, size: Sizes, machine: Machine, element_bytes: float, *, causal: bool
+    c: records.Coefficients, size: Sizes, machine: Machine, element_bytes: float
 ) -> Floats:
     """Seconds of kernels with these sizes, and bytes per weight or cached element.
 
@@ -160,8 +160,8 @@ def formula_seconds(
             seconds, flops, moved = _scaled_gemm(size, machine, c)
         case records.ExpertsCoefficients():
             seconds, flops, moved = _experts(size, machine, c, element_bytes)
-        case records.PrefillCoefficients():
-            seconds, flops, moved = _prefill_attention(size, machine, c, element_bytes, causal)
+        case records.EncoderCoefficients() | records.PrefillCoefficients():
+            seconds, flops, moved = _prefill_attention(size, machine, c, element_bytes)
         case records.GenerationCoefficients():
             seconds, flops, moved = _generation_attention(size, machine, c, element_bytes)
         case _:
@@ -442,6 +442,9 @@ _FLASH2_STEP: Final = 32
 _NARROW_HEAD: Final = 64
 """FlashAttention-2 rounds head sizes up to multiples of 32 (`head_step`), and reads twice as many
 keys at a time of heads of up to 64."""
+_EVEN_HEAD: Final = 16
+_HOT_SECONDS: Final = 0.02
+"""Of a kernel that has half of the slowdown by heat."""
 _KEY_SPLITS: Final = (2, 4, 8, 16, 32)
 
 
@@ -451,8 +454,8 @@ def _of_attention(size: Sizes) -> map[Floats]:
 
 
 def _prefill_attention(
-    size: Sizes, machine: Machine, c: records.PrefillCoefficients, element_bytes: float,
-    causal: bool,
+    size: Sizes, machine: Machine, c: records.EncoderCoefficients | records.PrefillCoefficients,
+    element_bytes: float,
 ) -> Needs:  # fmt: skip
     """One call, with `element_bytes` per element of keys and values.
 
@@ -461,7 +464,9 @@ def _prefill_attention(
     """
     B, Q, K, H, D, G = _of_attention(size)
     padded = c.head_step * np.ceil(D / c.head_step)
-    tile_queries = c.tile_queries / np.where(c.packed_queries >= Q, H / G, 1.0)
+    causal = c if isinstance(c, records.PrefillCoefficients) else None
+    packed = causal.packed_queries if causal else 0
+    tile_queries = c.tile_queries / np.where(packed >= Q, H / G, 1.0)
     tile_keys = np.where((c.head_step == _FLASH2_STEP) & (D <= _NARROW_HEAD), 2, 1) * c.tile_keys
     # Where the last tile ends. Those of packed heads have few queries: their number is gradual.
     last = np.where(
@@ -486,13 +491,16 @@ def _prefill_attention(
         split = passes * longest
         if causal:
             total = units * parts * mean / machine.sms * part_blocks * crowded + passes * start
-            split = _overlapped(total, longest, c.longest)
+            split = _overlapped(total, longest, causal.longest)
         if parts > 1:
             combined = 4 * B * H * Q * D * (parts + 0.5) / machine.bytes_per_second
             split = split + combined + c.combine_us * 1e-6
         seconds = np.minimum(seconds, split)
     moved = D * B * (4 * H * Q + 2 * G * K * element_bytes)
     late = c.late_us * (1 - np.exp(-K / c.late_keys))
+    if isinstance(c, records.EncoderCoefficients):
+        seconds = seconds * np.where(D % _EVEN_HEAD, 1 + c.uneven_head, 1.0)
+        seconds = seconds * (1 + c.heat * seconds / (seconds + _HOT_SECONDS))
     seconds = _overlapped(seconds, moved * machine.memory_seconds(moved, c), c.norm)
     pairs = Q * K - Q * (Q - 1) / 2 if causal else Q * K
     return seconds + (c.launch_us + late) * 1e-6, 4 * B * H * D * pairs, moved

@@ -358,7 +358,7 @@ class Device:
         if kind in WEIGHT_ONLY_ERROR:
             computed, nbytes = product_types(self.gpu, dtype, weights_dtype)
         machine = Machine.of(self.gpu, computed, cold=cold)
-        seconds = formula_seconds(c, given, machine, nbytes, causal=kind == "context_attention")
+        seconds = formula_seconds(c, given, machine, nbytes)
         # Rounded up to a trillionth, or noise of the last digit would count as a difference.
         part, exponent = np.frexp(seconds)
         seconds = np.ldexp(np.ceil(part * 2.0**40) / 2.0**40, exponent)
