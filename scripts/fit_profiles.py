@@ -110,8 +110,12 @@ def options(kind: str, dtype: str, gpu: str, engine: str) -> list[dict[str, int]
             return [{"tiles": tiles, "read_at_once": at_once} for tiles in range(len(TILES))]
         return [{}]
     if kind == "experts":
-        # TensorRT-LLM's kernels on Blackwell of data centres take multiples of 128.
-        choices = {"tiles": (BEST_64, BEST_128, BY_TOKENS, BY_EXPERTS),
+        # vLLM takes Triton's kernels on Ada, CUTLASS's in float8 on Hopper, which are as if they
+        # were Triton's, and elsewhere tuned ones. TensorRT-LLM's take multiples of 128.
+        tiles: tuple[int, ...] = (BEST_64, BEST_128)
+        if not is_vllm or gpu in ("l40s", *_HOPPER):
+            tiles = (BY_TOKENS if is_vllm else BY_EXPERTS,)
+        choices = {"tiles": tiles,
                    "inter_step": (128,) if gpu in _BLACKWELL and is_vllm else (1,)}  # fmt: skip
     elif kind == "generation_attention":
         # FlashAttention-2 splits them for groups only, FlashInfer, which SGLang takes here, always.
@@ -155,15 +159,16 @@ def fit_kind(
     if (kind, dtype) == ("generation_attention", "bfloat16"):
         chosen = np.concatenate([chosen, np.tile(np.flatnonzero(of_our_cache(training)), OUR_ROWS)])
     many = training.taken(chosen)
-    # The best few on some rows are tried again on more.
-    for number, left, evaluations in ((700, 4, 15), (2000, 1, 25)):
+    # The best few on some rows are tried again on more. Of experts, two are fitted to the end.
+    for number, left, evaluations in ((700, 4, 15), (2000, 1 + (kind == "experts"), 25)):
         if len(tried) > left:
             few = training.taken(order[:number])
             costs = [fitted(kind, few, gpu, dtype, each, starts=1, evaluations=evaluations)
                      for each in tried]  # fmt: skip
             tried = [each for each, _ in sorted(costs, key=lambda pair: pair[1])[:left]]
-    first = tried[0]
-    found = fitted(kind, many, gpu, dtype, first, starts=STARTS.get(kind, 3), evaluations=50)[0]
+    fits = [fitted(kind, many, gpu, dtype, each, starts=STARTS.get(kind, 3), evaluations=50)
+            for each in tried]  # fmt: skip
+    found = min(fits, key=lambda pair: pair[1])[0]
     if isinstance(found, records.GemmCoefficients):
         slowed = with_slow_sizes(found, training, gpu)
         found = fitted(kind, many, gpu, dtype, slowed, starts=1, evaluations=50)[0]

@@ -372,6 +372,21 @@ def test_tiles_of_queries_begin_well_before_the_middle_of_many():
     assert seconds / seconds[0] == pytest.approx([1, 3, 3.75, 4, 4], rel=0.01)
 
 
+def test_a_tokens_experts_read_it_from_memory_once():
+    c = replace(
+        H100.fitted("experts").coefficients, rate_16=1e6, rate_32=1e6, rate_64=1e6, share_128=1e6,
+        tile_us=1e-9, unaligned_ns=1e-9, memory_share=1.0, wide_memory=1e-9, ramp_mb=1e-9,
+        norm=1e3, movement_share=1e9, launch_us=1e-9,
+    )  # fmt: skip
+    sizes = {"tokens": 96, "hidden": 2048, "inter": 512, "experts": 64, "top_k": 8, "touched": 64}
+    sizes = {name: np.array(float(size)) for name, size in sizes.items()}
+    seconds = formula_seconds(c, sizes, Machine.of(H100.gpu, "bfloat16", cold=True), 2)
+    weights = 64 * 3 * 2048 * 512
+    # 96 tokens, 768 rows out of the first product and in and out of the second.
+    read_and_written = 96 * 2048 + 768 * (1024 + 512 + 2048)
+    assert seconds == pytest.approx(2 * (weights + read_and_written) / 3.35e12, rel=1e-3)
+
+
 def test_heads_that_share_keys_share_a_tile_where_the_library_packs_them():
     sizes = {"batch": 4096.0, "queries": 16, "keys": 16, "heads": 64, "head_dim": 64, "kv_heads": 8}
     sizes = {name: np.array(size) for name, size in sizes.items()}

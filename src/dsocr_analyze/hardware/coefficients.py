@@ -196,7 +196,7 @@ class ExpertsCoefficients:
     tile_us: float
     whole_waves: float
     unaligned_ns: float
-    """Nanoseconds per tile element that is loaded separately."""
+    """Nanoseconds per element of a tile's first block that is loaded separately."""
     memory_share: float
     wide_memory: float
     """Relative slowdown with tiles of more rows, of the fastest tile where L2 cannot hold an

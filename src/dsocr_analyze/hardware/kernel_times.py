@@ -357,7 +357,7 @@ def _experts(
     up_width = np.where(size.get("gated", 1) > 0, 2, 1) * width
     all_rows = tokens * size["top_k"]
     weights = touched * (up_width + width) * hidden * weight_bytes
-    activations = all_rows * (2 * hidden + 3 * width) * _ACTIVATION_BYTES
+    activations = (tokens * hidden + all_rows * (hidden + 3 * width)) * _ACTIVATION_BYTES
     of_weights = machine.memory_seconds(weights, c, c.l2_part, _WEIGHTS_SHARPNESS)
     of_activations = machine.memory_seconds(activations, c, c.l2_part, _ACTIVATIONS_SHARPNESS)
 
@@ -375,13 +375,14 @@ def _experts(
         few = _fading(rows / touched, _FEW_EACH) if tile.has_few_rows is None else tile.has_few_rows
         slower = 1 + np.where(second, 0.0, c.wide_memory * (1 - few) * again)
         seconds: Floats = np.zeros(())
-        for n, k in ((up_width, hidden), (hidden, width)):
+        # A token's experts read it from memory once.
+        for n, k, read in ((up_width, hidden, some), (hidden, width, rows)):
             compute = _products(touched, rows, tile, (n, k), machine, c)
             if np.any(second):
                 other = _second_kernel(touched, rows, (n, k), machine, c)
                 compute = np.where(second, other, compute)
             streamed = touched * n * k * weight_bytes + c.ramp_mb * 1e6
-            moved = rows * (k + n) * _ACTIVATION_BYTES
+            moved = (read * k + rows * n) * _ACTIVATION_BYTES
             memory = streamed * of_weights + moved * of_activations
             seconds = seconds + slower * _overlapped(compute, memory, c.norm)
         return seconds
@@ -418,7 +419,8 @@ def _products(
         )
         each = 2.0 * tile_rows * tile.columns * padded / rate + c.tile_us * 1e-6
         if len(tile.rows) == 1:
-            loaded = (tile_rows + tile.columns) * padded
+            # Most of the loads of further blocks hide behind the first one's.
+            loaded = (tile_rows + tile.columns) * np.sqrt(tile.step * padded)
             each = each + np.where(k % _ALIGNED, c.unaligned_ns * 1e-9 * loaded, 0.0)
         fastest = np.minimum(fastest, _waves(units, machine.sms, c.whole_waves) * each)
     return fastest
