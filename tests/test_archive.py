@@ -418,6 +418,15 @@ def test_several_modes_are_beside_each_other_in_equal_bins(capsys, pages):
     assert (places, counts[-1].tolist()) == (sorted(places), [0, 0, 2])
 
 
+@pytest.mark.parametrize(("rows", "verbs"), [(1, ("costs", "moves", "takes")),
+                                             (2, ("cost", "move", "take"))])  # fmt: skip
+def test_one_page_costs_and_several_cost(capsys, tmp_path, rows, verbs):
+    (tmp_path / "pages.csv").write_text("width,height\n" + "9,9\n" * rows)
+    asked = "archive", tmp_path / "pages.csv", "--mode", "tiny"
+    said = "".join(run(capsys, *asked, *more)[1] for more in ([], ["--gpu", "h100"]))
+    assert [f" {verb} " in said for verb in verbs] == [True] * 3
+
+
 @pytest.mark.parametrize(("suffix", "read"), [("csv", csv.read_csv), ("parquet", pq.read_table)])
 def test_every_page_can_be_written_with_its_row_number(capsys, tmp_path, pages, suffix, read):
     output = tmp_path / f"costs.{suffix}"

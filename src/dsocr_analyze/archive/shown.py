@@ -125,14 +125,14 @@ _OTHERS: Final = {
 def archive_answers(archive: Archive) -> Iterator[str]:
     """What all pages take on each GPU, in hours and money; without a GPU, their FLOPs and bytes."""
     document = archive.document
-    pages = counted(document.pages, "page")
+    pages, s = counted(document.pages, "page"), "s" if document.pages == 1 else ""
     for each in document.time:
         runs = runtime_text(each.runtime, each.host)
         cost = "" if each.cost is None else f", {price_text(each.cost)} in money"
         needed = each.gpus_for_deadline
         gpus = "" if needed is None else f"; {counted(needed, 'GPU')} for {each.deadline_hours:g} h"
         yield (
-            f"{each.gpu}, {runs}, mode {each.mode}: {pages} take {three_digits(each.gpu_hours)}"
+            f"{each.gpu}, {runs}, mode {each.mode}: {pages} take{s} {three_digits(each.gpu_hours)}"
             f" GPU-hours ({three_digits(each.low)} to {three_digits(each.high)}){cost}{gpus};"
             f" {each.concurrency} at once, {three_digits(each.pages_per_second)} pages/s, bound by"
             f" {each.bound}"
@@ -140,8 +140,8 @@ def archive_answers(archive: Archive) -> Iterator[str]:
     for totals in () if document.time else document.totals:
         moved = totals.page_bytes_read + totals.page_bytes_written
         yield (
-            f"mode {totals.mode}: {pages} cost {scaled(totals.page_flops)}FLOPs and move"
-            f" {bytes_text(moved)}"
+            f"mode {totals.mode}: {pages} cost{s} {scaled(totals.page_flops)}FLOPs and"
+            f" move{s} {bytes_text(moved)}"
         )
 
 
