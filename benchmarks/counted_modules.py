@@ -92,7 +92,8 @@ def resnet() -> nn.Module:
 def vgg() -> nn.Module:
     layers: list[nn.Module] = []
     for a, b in [(3, 32), (32, 64), (64, 128), (128, 256)]:
-        layers += [nn.Conv2d(a, b, 3, padding=1), nn.ReLU(True), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(a, b, 3, padding=1), nn.ReLU(True)]
+        layers += [nn.Conv2d(b, b, 3, padding=1), nn.ReLU(True), nn.MaxPool2d(2)]
     return nn.Sequential(
         *layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), nn.Linear(256 * 49, 512), nn.ReLU(True),
         nn.Dropout(), nn.Linear(512, 100),
@@ -318,7 +319,9 @@ def ids(tokens: int, name: str = "input_ids") -> dict[str, Any]:
 
 
 def masked(tokens: int = 128) -> dict[str, Any]:
-    """Ids and a mask of no padding."""
+    """Ids and a mask of no padding, whose values transformers 5 would read."""
+    if int(transformers.__version__.partition(".")[0]) >= 5:
+        return ids(tokens)
     return ids(tokens) | {"attention_mask": torch.ones(1, tokens, dtype=torch.long)}
 
 
@@ -365,7 +368,7 @@ COUNTED: Final[dict[str, Counted]] = {
         partial(mobilenet, nn.Hardsigmoid, nn.Hardswish), partial(picture, 224)
     ),
     "efficientnet": Counted(partial(mobilenet, nn.Sigmoid, nn.SiLU), partial(picture, 224)),
-    "densenet": Counted(densenet, partial(picture, 96)),
+    "densenet": Counted(densenet, partial(picture, 160)),
     "inception": Counted(inception, partial(picture, 96)),
     "convnext": Counted(convnext, partial(picture, 96)),
     "swin": Counted(swin, partial(picture, 112)),
@@ -380,7 +383,8 @@ COUNTED: Final[dict[str, Counted]] = {
     "t5": Counted(partial(of_transformers, "T5", "ForConditionalGeneration", **SEEN), translation),
     "llama": Counted(partial(of_transformers, "Llama", "ForCausalLM", **DECODER), masked),
     "mixtral": Counted(
-        partial(of_transformers, "Mixtral", "ForCausalLM", **DECODER, num_local_experts=4), masked
+        partial(of_transformers, "Mixtral", "ForCausalLM", **DECODER, num_local_experts=4),
+        partial(masked, 256),
     ),
     "whisper": Counted(partial(of_transformers, "Whisper", "Model", **SPOKEN), sound),
     "clip": Counted(towered, towers),

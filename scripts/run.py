@@ -156,7 +156,7 @@ TASKS = {
         "run the benchmarks that CI runs, with a fifth of slack",
         commands=tuple(
             ("python", f"benchmarks/bench_{name}.py", "--slack", "1.2")
-            for name in ("main_job", "trace", "sweep")
+            for name in ("main_job", "trace", "sweep", "count")
         ),
     ),
     "setup": Task("only set up the environment; arguments: flash-attn, torchvision"),

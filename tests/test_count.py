@@ -22,8 +22,6 @@ from dsocr_analyze.model.forward import running
 from dsocr_analyze.trace import recorder
 
 ROWS = torch.ones(2, 3)
-READS_VALUES = {"llama", "mixtral"}
-"""Modules that plain `meta` cannot run."""
 IN_OTHER_STEPS = {"lstm", "gru", "mixtral"}
 """On a CPU all steps of a layer share its first product, and tokens choose their own experts."""
 
@@ -34,19 +32,22 @@ IN_OTHER_STEPS = {"lstm", "gru", "mixtral"}
 @pytest.mark.parametrize("name", COUNTED)
 def test_flops_are_torchs_own_and_parameters_too_wherever_the_module_lives(name):
     module, inputs, named = made(name, "meta")
-    if name in READS_VALUES:
+    try:
+        witnessed = witnessed_flops(module, *inputs, **named)
+    except (RuntimeError, NotImplementedError):  # it reads values, which plain `meta` lacks
         with running(torch.device("meta")):
             witnessed = witnessed_flops(module, *inputs, **named)
-    else:
-        witnessed = witnessed_flops(module, *inputs, **named)
     found = count(module, *inputs, **named)
-    assert (found.total.matrix_flops, found.unknown) == (witnessed, {})
+    grouped = found.by_operator.get("_grouped_mm")  # of transformers 5, which torch leaves out
+    left_out = 0 if grouped is None else grouped.matrix_flops
+    assert (found.total.matrix_flops - left_out, found.unknown) == (witnessed, {})
     assert found.params == sum(each.numel() for each in module.parameters())
     on_cpu, inputs, named = made(name, "cpu")
     first, again = (count(on_cpu, *inputs, **named) for _ in range(2))
     assert first == again
     if name in IN_OTHER_STEPS:
-        assert (first.total.matrix_flops, first.unknown) == (witnessed, {})
+        assert first.total.matrix_flops == found.total.matrix_flops
+        assert first.unknown == {}
     else:
         assert replace(first, device="meta") == found
 
