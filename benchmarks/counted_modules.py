@@ -373,7 +373,7 @@ COUNTED: Final[dict[str, Counted]] = {
     "convnext": Counted(convnext, partial(picture, 96)),
     "swin": Counted(swin, partial(picture, 112)),
     "vit": Counted(vit, partial(picture, 192)),
-    "detr": Counted(detr, partial(picture, 192)),
+    "detr": Counted(detr, partial(picture, 256)),
     "unet": Counted(unet, partial(picture, 64)),
     "lstm": Counted(partial(recurrent, nn.LSTM), partial(ids, 32, "")),
     "gru": Counted(partial(recurrent, nn.GRU), partial(ids, 32, "")),

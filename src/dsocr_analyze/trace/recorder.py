@@ -77,6 +77,8 @@ _Inputs = ParamSpec("_Inputs")
 _MOST_CALLS: Final = 1 << 16
 _CALLS: Final[dict[Key | None, tuple[list[Look], list[Kernel]]]] = {}
 """Outputs and kernels of calls on `meta`, by any recorder, that only made these outputs."""
+_IN_PLACE: Final[dict[Key | None, list[Kernel]]] = {}
+"""Kernels of calls on `meta` that return their first argument."""
 _EFFECTS: Final[dict[Key, Effect | None]] = {}
 """What calls on devices with values add to any record; None where it differs between equal ones."""
 
@@ -88,9 +90,9 @@ class Recorder:
         model: Any module tree. It is restored afterwards, even on errors.
         alike: The name that a module shares with alike ones, by path; None if it must always run.
             On `meta`, their equal calls are recorded once and repeated.
-        device: Where the module runs, if known. Unless it is `meta`, equal calls of functions are
-            recorded once: their memory counts, but not what each of their tensors adds to it, and
-            the trace has no shapes.
+        device: Where the module runs, if only its kernels and peak matter: the trace has no shapes.
+            Unless it is `meta`, equal calls of functions are recorded once: their memory counts,
+            but not what each of their tensors adds to it.
     """
 
     def __init__(
@@ -207,7 +209,7 @@ class Recorder:
         self, path: str, forward: Function, args: Arguments, kwargs: Keywords
     ) -> Value:
         output = forward(*args, **kwargs)
-        if not self._repeats_calls and path not in self.trace.shapes:
+        if self._device is None and path not in self.trace.shapes:
             with torch._C.DisableTorchFunction():
                 self.trace.shapes[path] = _shapes([*args, *kwargs.values()]), _shapes(output)
         return output
@@ -451,7 +453,14 @@ class Recorder:
                 written = {*map(id, outputs)}
                 read = {key: kwargs[key] for key in kwargs if id(kwargs[key]) not in written}
                 tensors = [*tensors_in(args), *tensors_in(read.values())]
-                kernels = kernels_of(name, rule, Call(args, outputs, read, tensors))
+                key = None
+                if args and outputs[0] is args[0] and len(outputs) == 1:  # written in place
+                    key = call_of(name, args, kwargs)
+                kernels = _IN_PLACE.get(key)
+                if kernels is None:
+                    kernels = kernels_of(name, rule, Call(args, outputs, read, tensors))
+                    if key is not None and kernels is not None and len(_IN_PLACE) < _MOST_CALLS:
+                        _IN_PLACE[key] = kernels
             if kernels is None and name not in FREE and is_counted:
                 trace.unknown[name] += 1
             elif kernels and call is not None:
