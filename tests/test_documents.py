@@ -32,7 +32,7 @@ NO_DOCUMENT = {
 
 LATER_KEYS = {
     "Model": {"config_text"}, "TimeAssumptions": {"correction", "notes"},
-    "TimeEntry": {"busy_share", "ridge_flops_per_byte", "served_page_seconds"},
+    "TimeEntry": {"busy_share", "kv_tokens", "ridge_flops_per_byte", "served_page_seconds"},
     "View": {"height"}, "Workload": {"prompt_pages"},
 }  # fmt: skip
 """Keys that every report has now, or all but squares, and that earlier reports are read without."""

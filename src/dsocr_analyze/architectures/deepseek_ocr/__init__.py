@@ -255,7 +255,8 @@ def _mlp(t: Tape, x: Operand, n: Size, c: ClipDimensions) -> Operand:
     """`W_2 quick_gelu(W_1 x)`, four times as wide inside (`NoTPFeedForward`, `vit_model_cfg`)."""
     d, f = c.width, 4 * c.width
     hidden = t.call("fc1", linear, x, n, d, f, bias=True)
-    return t.call("fc2", linear, quick_gelu(t, hidden), n, f, d, bias=True)
+    hidden = quick_gelu(t, hidden)
+    return t.call("fc2", linear, hidden, n, f, d, bias=True)
 
 
 # --- the architecture --------------------------------------------------------------------------
