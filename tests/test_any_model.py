@@ -41,8 +41,8 @@ from dsocr_analyze.report.opening import dump_json
 from dsocr_analyze.report.reading import load_report
 from dsocr_analyze.session import DeepSeekOCRSession
 from dsocr_analyze.timing.assumptions import Assumptions
+from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.kernel_seconds import weight_bytes
-from dsocr_analyze.timing.page_times import eager_pass, eager_step
 from dsocr_analyze.timing.predict import predict
 from dsocr_analyze.timing.runtimes import EAGER
 from dsocr_analyze.timing.serving import TimedModel

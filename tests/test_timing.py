@@ -56,6 +56,7 @@ from dsocr_analyze.timing.assumptions import (
     estimated_preprocessing,
 )
 from dsocr_analyze.timing.correction import Corrections, basis_of
+from dsocr_analyze.timing.eager import eager_pass, eager_step, launched
 from dsocr_analyze.timing.kernel_seconds import (
     UNQUANTIZED,
     Duration,
@@ -64,7 +65,7 @@ from dsocr_analyze.timing.kernel_seconds import (
     mean_step,
 )
 from dsocr_analyze.timing.length_files import read_lengths
-from dsocr_analyze.timing.page_times import ManyPages, PageTimer, eager_pass, eager_step, launched
+from dsocr_analyze.timing.page_times import ManyPages, PageTimer
 from dsocr_analyze.timing.predict import predict, times_of
 from dsocr_analyze.timing.runtimes import EAGER, NATIVE, SERVERS, Precision
 from dsocr_analyze.timing.serving import (

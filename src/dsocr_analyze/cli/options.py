@@ -442,11 +442,9 @@ SECONDS_OF_MANY: Final[Added] = {
 }
 
 SECONDS_OF_A_LIST: Final[Added] = {
-    "gpu": (list[str] | None, None),
-    "runtime": (str, "serving"),
+    **SECONDS_OF_MANY,
     "concurrency": (int | None, None),
     "deadline": (str | None, None),
-    **OF_PREDICTIONS,
 }
 
 EVERYWHERE: Final[Added] = {"quiet": (bool, False), "help_all": (bool, False)}

@@ -24,8 +24,8 @@ from dsocr_analyze.model.forward import blamed_on, running_unwatched
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
 from dsocr_analyze.model.process_settings import Arguments, Function, Keywords, Value, exclusive
+from dsocr_analyze.timing.eager import eager_pass, eager_step
 from dsocr_analyze.timing.kernel_seconds import Duration
-from dsocr_analyze.timing.page_times import eager_pass, eager_step
 from dsocr_analyze.timing.runtimes import EAGER
 from dsocr_analyze.trace.modules import RunningModules
 from dsocr_analyze.trace.passes import stage_figures, trace_passes
