@@ -377,7 +377,7 @@ COUNTED: Final[dict[str, Counted]] = {
     "unet": Counted(unet, partial(picture, 64)),
     "lstm": Counted(partial(recurrent, nn.LSTM), partial(ids, 32, "")),
     "gru": Counted(partial(recurrent, nn.GRU), partial(ids, 32, "")),
-    "mamba": Counted(mamba, lambda: {"": torch.zeros(8, 16, dtype=torch.long)}),
+    "mamba": Counted(mamba, lambda: {"": torch.zeros(16, 16, dtype=torch.long)}),
     "bert": Counted(partial(of_transformers, "Bert", "Model", **ENCODER), masked),
     "gpt2": Counted(partial(of_transformers, "GPT2", "LMHeadModel", **WRITTEN), masked),
     "t5": Counted(partial(of_transformers, "T5", "ForConditionalGeneration", **SEEN), translation),
