@@ -31,7 +31,7 @@ NO_DOCUMENT = {
 """Commands that write no JSON document, and what they write instead."""
 
 LATER_KEYS = {
-    "Model": {"config_text"}, "TimeAssumptions": {"correction", "notes"},
+    "Model": {"config_text"}, "TimeAssumptions": {"correction", "limits", "notes"},
     "TimeEntry": {"busy_share", "kv_tokens", "ridge_flops_per_byte", "served_page_seconds"},
     "View": {"height"}, "Workload": {"prompt_pages"},
 }  # fmt: skip
