@@ -287,7 +287,8 @@ def test_a_process_leaves_no_cache(way, command, arguments, tmp_path):
         env={**os.environ, "HF_HOME": str(tmp_path / "home")},
     )  # fmt: skip
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
-    assert not Path("home").exists()
+    left = {path.name for path in Path("home").rglob("*") if path.is_file()}
+    assert left <= {"version.txt"}  # of the cache, by transformers when it is imported
 
 
 # ---- what runs on the machine's own device ----------------------------------------------------

@@ -171,8 +171,7 @@ class DeepSeekOCRSession:
         if not hasattr(config, "to_diff_dict"):
             raise ConfigError(
                 f"{type(module).__name__} is no model with a config of transformers; count(module,"
-                " *inputs) counts any torch.nn.Module",
-                arguments=["module"],
+                " *inputs) counts any torch.nn.Module"
             )
         placed = {(each.device, each.dtype) for each in module.parameters()}
         if len(placed) != 1:
