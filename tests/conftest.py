@@ -18,6 +18,13 @@ os.environ.setdefault("HYPOTHESIS_NO_PLUGINS", "1")  # those of others: trio has
 os.environ.pop("FORCE_COLOR", None)  # what is captured is a pipe's
 
 
+@pytest.fixture(autouse=True)
+def _no_line_of_progress(request, monkeypatch):
+    """On a busy machine a command may take so long that it says so, where a test wants silence."""
+    if request.path.name != "test_progress.py":
+        monkeypatch.setattr("dsocr_analyze.cli.streams._FIRST_LINE_SECONDS", 3600.0)
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--part", metavar="K/N", type=part, help="run the K-th of N parts of the selected tests"

@@ -101,14 +101,14 @@ def test_a_digit_left_out_doubled_or_swapped_finds_the_family(name):
 def test_other_cards_are_told_how_to_ask_instead(name):
     said = refusal(name)
     assert "did you mean" not in said
-    assert "dsocr-analyze fit --memory-gb GB" in said
+    assert "use fit with memory_gb=GB" in said
     assert len(said) < 160  # no list of all
 
 
 @pytest.mark.parametrize("name", ["8 GB", "8gb", "8GiB", "8g", "8.0 GB"])
 def test_a_memory_as_a_name_is_told_the_option(capsys, name):
     code, _, err = run(capsys, "fit", name)
-    assert (code, "use dsocr-analyze fit --memory-gb 8" in err) == (2, True)
+    assert (code, "use fit with --memory-gb 8" in err) == (2, True)
 
 
 def test_a_card_of_some_memory_is_answered_without_rates(capsys):

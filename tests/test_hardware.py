@@ -460,7 +460,7 @@ REFUSED = [
            lambda name=name: device(name).elementwise_seconds(1e6)) for name in MEMORY_ONLY),
         *(("^seconds are not predicted on .*: no measured kernel times cover it; .* use fit",
            lambda name=name: device(name).elementwise_seconds(1e6)) for name in UNMEASURED),
-        *(("dsocr-analyze devices lists all; .* --memory-gb GB", lambda name=name: gpu_named(name))
+        *(("dsocr-analyze devices lists all; .* memory_gb=GB", lambda name=name: gpu_named(name))
           for name in ("h1", "a1000", "", "gtx")),
         ("^file: l20 lacks bandwidth_gb_s, sms, l2_mb$", lambda: check_gpu(ENTRY, "file: l20")),
         ("gfx90a or gfx942 or gfx950, not gfx906",

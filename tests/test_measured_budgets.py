@@ -157,12 +157,12 @@ def test_a_measurement_of_another_config_or_of_older_code_is_stale(folder, capsy
     [
         ({"measurement": None, "measured_on": None},
          "'workloads.page.measurement' is missing; budgets of measured seconds need the file that"
-         " `dsocr-analyze measure --json FILE` writes"),
+         " `dsocr-analyze measure` writes as JSON"),
         ({"measurement": None}, "'workloads.page.measured_on' needs measurement; give both"),
         ({"measured_on": None}, "'workloads.page.measurement' needs measured_on; give both"),
         ({"measurement": 3}, "'workloads.page.measurement' is 3; give a text"),
         ({"measurement": "gone.json"},
-         "there is no measurement 'gone.json'; `dsocr-analyze measure --json FILE` writes it"),
+         "there is no measurement 'gone.json'; `dsocr-analyze measure` writes it as JSON"),
         ({"measurement": "."}, "cannot read measurement '.': "),
         ({"measurement": "/dev/zero"}, "cannot read measurement '/dev/zero': "),
     ],

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _ARGUMENTS: Final = (
     "base_size batch_size concurrency corrections crop_mode device dtype gpu image image_size "
-    "kind kv_dtype max_new_tokens maximum_compression mean_new_tokens minimum_dpi mode "
+    "kind kv_dtype max_new_tokens memory_gb maximum_compression mean_new_tokens minimum_dpi mode "
     "new_tokens_from page page_dpi page_text_tokens pdf_dpi preprocess_ms price prompt "
     "prompt_pages random_weights repeats reserved runtime seq_len server server_version "
     "sliding_window stages steps text_tokens trust_remote_code warmups weights_dtype workers"

@@ -178,7 +178,7 @@ def _workload(name: str, workloads: TomlTable) -> BudgetedWorkload:
     if not options["measurement"] and any(_begins(each.key, MEASURED) for each in workload.budgets):
         raise ConfigError(
             f"{table.file}: '{table.path('measurement')}' is missing; budgets of {MEASURED} seconds"
-            " need the file that `dsocr-analyze measure --json FILE` writes"
+            " need the file that `dsocr-analyze measure` writes as JSON"
         )
     return workload
 

@@ -145,12 +145,12 @@ def catalogue_name(name: str, known: Mapping[str, object]) -> str:
     memory = _MEMORY.fullmatch(plain)
     if not near:
         near = (
-            f"for a card of that memory, use dsocr-analyze fit --memory-gb {memory[1]}"
+            f"for a card of that memory, use fit with memory_gb={memory[1]}"
             if memory
-            else "dsocr-analyze devices lists all; for any other card, use dsocr-analyze fit"
-            " --memory-gb GB, or give a profile of it"
+            else "dsocr-analyze devices lists all; for any other card, use fit with memory_gb=GB,"
+            " or give a profile of it"
         )
-    raise DeviceError(f"no GPU {name!r} in the catalogue; {near}")
+    raise DeviceError(f"no GPU {name!r} in the catalogue; {near}", arguments=["memory_gb"])
 
 
 def gpu_named(name: str) -> Gpu:

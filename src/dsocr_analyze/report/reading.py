@@ -28,8 +28,8 @@ def load_report(path: Path) -> Report:
 
 
 def load_measurement(path: Path) -> Measurement:
-    """What `measure --json` wrote; ConfigError if it is not, or was altered."""
-    written = "`dsocr-analyze measure --json FILE` writes it"
+    """What `measure` wrote as JSON; ConfigError if it is not, or was altered."""
+    written = "`dsocr-analyze measure` writes it as JSON"
     if not exists(path):
         raise ConfigError(f"there is no measurement {str(path)!r}; {written}")
     return _loaded(path, "measurement", written, _measurement)
