@@ -105,7 +105,8 @@ for line in {REFUSED}:
     print(f"{{line}}: {{main(shlex.split(line))}}", flush=True)
 import dsocr_analyze
 from dsocr_analyze.errors import AnalyzeError, ExtraError
-for ask in (lambda: dsocr_analyze.DeepSeekOCRSession, lambda: dsocr_analyze.analyze(engine="trace"),
+for ask in (lambda: dsocr_analyze.DeepSeekOCRSession, lambda: dsocr_analyze.count,
+            lambda: dsocr_analyze.analyze(engine="trace"),
             lambda: dsocr_analyze.analyze(trust_remote_code=True)):
     try:
         ask()
@@ -127,7 +128,7 @@ def test_whatever_runs_a_model_is_refused_in_one_sentence(tmp_path):
         env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path)},
     )  # fmt: skip
     lines = done.stdout.splitlines()
-    assert lines == [*(f"{line}: 2" for line in REFUSED), NEEDS, NEEDS, NEEDS, "analytic"]
+    assert lines == [*(f"{line}: 2" for line in REFUSED), *[NEEDS] * 4, "analytic"]
     said = done.stderr.splitlines()
     assert [line for line in said if not line.endswith(NEEDS)] == []
     assert len(said) == len(REFUSED)

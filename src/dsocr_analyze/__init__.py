@@ -53,7 +53,7 @@ _PLACES = {
     "plan_workload": ("dsocr_analyze.architectures", "plan_workload"),
 }
 
-_RUNNING = frozenset({"DeepSeekOCRSession"})
+_RUNNING = frozenset({"DeepSeekOCRSession", "count"})
 """Names whose modules import torch."""
 
 
