@@ -20,19 +20,16 @@ from dsocr_analyze.extras import require_extra
 from dsocr_analyze.figures import Count, Counts, counts_of
 from dsocr_analyze.forking import undone
 from dsocr_analyze.kernels import (
-    NO_WORK,
     Kernel,
     Kind,
-    ancestors,
     total_work,
-    with_ancestors,
     work_by,
 )
 from dsocr_analyze.model.forward import place_of, watched
 from dsocr_analyze.model.generation import left_as_it_was
 from dsocr_analyze.model.known_values import WITH_VALUES
 from dsocr_analyze.model.process_settings import default_dtype, exclusive
-from dsocr_analyze.report.document import CountsWithIntensity, Module, with_intensity
+from dsocr_analyze.report.document import CountsWithIntensity, Module, modules_of, with_intensity
 from dsocr_analyze.trace.record import Trace
 from dsocr_analyze.trace.recorder import Recorder
 
@@ -97,20 +94,7 @@ class ModuleCount:
     def by_module(self) -> Mapping[str, Module]:
         """Modules that ran and their ancestors by path, empty for the module itself."""
         own = work_by(self.kernels, "path")
-        params = Counter[str]()
-        for path, held in self.own_params.items():
-            params.update(dict.fromkeys(ancestors(path), held))
-        sums = with_ancestors(dict.fromkeys(self.module_calls, NO_WORK) | own)
-        return {
-            path: Module(
-                **counts_of(work),
-                class_name=self.module_classes.get(path),
-                calls=self.module_calls.get(path, 0),
-                params=params[path],
-                own=Counts(**counts_of(own.get(path, NO_WORK))),
-            )
-            for path, work in sums.items()
-        }
+        return modules_of(own, self.module_calls, self.module_classes, self.own_params)
 
     @cached_property
     def by_operator(self) -> Mapping[str, Operator]:

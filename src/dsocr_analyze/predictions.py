@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
@@ -26,7 +26,6 @@ from dsocr_analyze.hardware.fit import GpuFit
 from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing import TimeEntry
-from dsocr_analyze.timing.assumptions import OutputLengths
 from dsocr_analyze.workload import parse_page
 
 Gpus = str | Sequence[str]
@@ -114,7 +113,7 @@ def predict(
         request = time_requests.time_request(
             _names(gpu),
             {**assumed, "runtime": runtime, "concurrency": concurrency},
-            _lengths(assumed),
+            time_requests.lengths_by_limit(assumed),
         )
         asked = PageRequest(architecture=directory.architecture, engine="analytic", **page)
         return Engine(directory, time=request).entries(asked)
@@ -239,7 +238,7 @@ def _planned(
 ) -> PlanDocument:
     _, assumed = _divided({"workers": None, **given})
     requested = time_requests.many_pages_requested(
-        assumed, _names(gpu or [*options.all_gpus()]), _lengths(assumed)
+        assumed, _names(gpu or [*options.all_gpus()]), time_requests.lengths_by_limit(assumed)
     )
     counted = setting.CountedModel.from_directory(directory)
     chosen = axes.mode_or_sizes(counted.architecture, mode or counted.architecture.default_mode)
@@ -272,15 +271,6 @@ def _divided(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     assumed = {name: given[name] for name in ServingArguments.__annotations__ if name in given}
     page = {name: value for name, value in given.items() if name not in assumed}
     return page, {**_OPTIONS, **assumed}
-
-
-def _lengths(assumed: Mapping[str, Any]) -> Callable[[int], OutputLengths]:
-    mean, share = assumed["mean_new_tokens"], assumed["share_at_limit"]
-    if mean is not None:
-        return lambda limit: OutputLengths.mean_and_limit(mean, limit, share)
-    if share:
-        raise WorkloadError(f"share_at_limit {share:g} needs mean_new_tokens for the other pages")
-    return OutputLengths.fixed
 
 
 def _batches(

@@ -137,7 +137,7 @@ def request_from(
 
     The `server` of a benchmark replaces `--server` and `--server-version`.
     """
-    lengths, most = _lengths_by_limit(context), context.params["max_new_tokens"]
+    lengths, most = _lengths_asked(context), context.params["max_new_tokens"]
     if most is not None:
         lengths(most)  # raises before any work
     instead = {} if server is None else {"server": server, "server_version": None}
@@ -146,7 +146,7 @@ def request_from(
 
 def of_many_pages(context: typer.Context, gpus: Sequence[str]) -> TimeRequested:
     """The predictions of many pages; raises AnalyzeError."""
-    return many_pages_requested(context.params, gpus, _lengths_by_limit(context))
+    return many_pages_requested(context.params, gpus, _lengths_asked(context))
 
 
 def many_pages_requested(
@@ -169,7 +169,7 @@ def many_pages_requested(
     return TimeRequested(request.profiles, job, said)
 
 
-def _lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
+def _lengths_asked(context: typer.Context) -> Callable[[int], OutputLengths]:
     """Output lengths by the most tokens that a page may generate."""
     given = context.params
     file, mean, share = given["new_tokens_from"], given["mean_new_tokens"], given["share_at_limit"]
@@ -185,6 +185,12 @@ def _lengths_by_limit(context: typer.Context) -> Callable[[int], OutputLengths]:
         spare_pandas()
         lengths = read_lengths(file, warn=lambda warning: words.warn(context, [warning]))
         return lambda _: lengths
+    return lengths_by_limit(given)
+
+
+def lengths_by_limit(given: Mapping[str, Any]) -> Callable[[int], OutputLengths]:
+    """The same by their mean and the share of pages that run to the limit; or the limit itself."""
+    mean, share = given["mean_new_tokens"], given["share_at_limit"]
     if mean is not None:
         return lambda limit: OutputLengths.mean_and_limit(mean, limit, share)
     if share:

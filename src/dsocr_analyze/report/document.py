@@ -459,7 +459,11 @@ def _stage(figures: PageFigures, stage: StageFigures, *, with_modules: bool) -> 
         operator_bytes=nbytes,
         operator_calls={name: calls[name] for name in operators},
         operator_families=families,
-        by_module=_modules(figures, stage) if with_modules else {},
+        by_module=modules_of(
+            stage.own, stage.module_calls, figures.module_classes, stage.own_params
+        )
+        if with_modules
+        else {},
         flops_analytic=stage.work.flops if is_analytic else figures.flops_analytic.get(stage.name),
         notes=stage.notes,
     )
@@ -470,18 +474,31 @@ def _costliest_first(works: Mapping[str, kernels.Work]) -> Sequence[str]:
     return sorted(sorted(works), key=flops.__getitem__, reverse=True)
 
 
-def _modules(figures: PageFigures, stage: StageFigures) -> dict[str, Module]:
+def modules_of(
+    own: Mapping[str, kernels.Work],
+    calls: Mapping[str, int],
+    classes: Mapping[str, str],
+    own_params: Mapping[str, int] | None,
+) -> dict[str, Module]:
+    """Modules that ran and their ancestors by path, parents first, empty for the model itself.
+
+    Args:
+        own: Work of each module's own forward, by path.
+        calls: Calls of modules by path.
+        classes: Names of classes by path.
+        own_params: Parameters by path of the module that holds them; None if unknown.
+    """
     params = Counter[str]()
-    for path, count in (stage.own_params or {}).items():
-        params.update(dict.fromkeys(kernels.ancestors(path), count))
-    sums = kernels.with_ancestors(dict.fromkeys(stage.module_calls, NO_WORK) | stage.own)
+    for path, held in (own_params or {}).items():
+        params.update(dict.fromkeys(kernels.ancestors(path), held))
+    sums = kernels.with_ancestors(dict.fromkeys(calls, NO_WORK) | dict(own))
     return {
         path: Module(
             **counts_of(sums[path]),
-            class_name=figures.module_classes.get(path),
-            calls=stage.module_calls.get(path, 0),
-            params=None if stage.own_params is None else params[path],
-            own=Counts(**counts_of(stage.own.get(path, NO_WORK))),
+            class_name=classes.get(path),
+            calls=calls.get(path, 0),
+            params=None if own_params is None else params[path],
+            own=Counts(**counts_of(own.get(path, NO_WORK))),
         )
         for path in sorted(sums, key=_place)
     }
