@@ -58,7 +58,7 @@ _RUNNING = frozenset({"DeepSeekOCRSession", "count"})
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:

@@ -127,19 +127,12 @@ class ModuleCount:
         return pd.DataFrame(list(self._rows(by)))
 
     def _rows(self, by: Grouping) -> Iterator[dict[str, Any]]:
-        counts = Counts.__struct_fields__
-        if by == "operator":
-            for name, each in self.by_operator.items():
-                keys = ("kind", "calls", *counts)
-                yield {"operator": name, **{key: getattr(each, key) for key in keys}}
+        if by == "module":
+            yield from (module.row(path) for path, module in self.by_module.items())
             return
-        for path, module in self.by_module.items():
-            yield {
-                "module": path,
-                "class": module.class_name,
-                **{key: getattr(module, key) for key in ("calls", "params", *counts)},
-                **{f"own_{key}": getattr(module.own, key) for key in counts},
-            }
+        keys = ("kind", "calls", *Counts.__struct_fields__)
+        for name, each in self.by_operator.items():
+            yield {"operator": name, **{key: getattr(each, key) for key in keys}}
 
 
 def count(module: torch.nn.Module, /, *inputs: Any, **keyword_inputs: Any) -> ModuleCount:

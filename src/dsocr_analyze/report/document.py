@@ -146,6 +146,16 @@ class Module(Counts, frozen=True, kw_only=True):
     params: Count | None
     own: Counts
 
+    def row(self, path: str) -> dict[str, Any]:
+        """Its row in a table of modules."""
+        counts = Counts.__struct_fields__
+        return {
+            "module": path,
+            "class": self.class_name,
+            **{key: getattr(self, key) for key in ("calls", "params", *counts)},
+            **{f"own_{key}": getattr(self.own, key) for key in counts},
+        }
+
 
 class Family(Struct, frozen=True, kw_only=True):
     """All operators of one kind within a stage.
@@ -329,13 +339,7 @@ class Report(Struct, frozen=True, kw_only=True):
                 yield {"stage": name, **{key: getattr(stage, key) for key in keys}}
             elif by == "module":
                 for path, module in stage.by_module.items():
-                    yield {
-                        "stage": name,
-                        "module": path,
-                        "class": module.class_name,
-                        **{key: getattr(module, key) for key in ("calls", "params", *counts)},
-                        **{f"own_{key}": getattr(module.own, key) for key in counts},
-                    }
+                    yield {"stage": name, **module.row(path)}
             else:
                 families = {
                     operator: kind
