@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from functools import partial
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -62,6 +63,17 @@ def pages(tmp_path):
     file = tmp_path / "pages.csv"
     file.write_text("width,height\n1240,1754\n800,600\nx,3\n")
     return file
+
+
+@pytest.mark.parametrize("workers", [1, 16])
+def test_a_page_more_at_once_never_makes_the_first_token_jump(workers):
+    """An L40S under SGLang feeds some 70 sequences best; the cache has room for all of these."""
+    (entry,) = predict("l40s", server="sglang", concurrency="32,48,64,65,68,72,76,80,96,128",
+                       workers=workers)  # fmt: skip
+    points = entry.throughput
+    for before, after in pairwise(points):
+        longer = after.ttft_seconds / before.ttft_seconds
+        assert 0.99 <= longer <= after.concurrency / before.concurrency
 
 
 @pytest.mark.parametrize(

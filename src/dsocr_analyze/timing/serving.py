@@ -300,7 +300,7 @@ def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
             """Whether the CPU prepares so many pages, and pages are fast enough for so many."""
             point = _point_at(part, most, gpu_seconds, clients, times)
             rate = point.pages_per_second
-            return rate <= prepared, (rate <= most) & (point.page <= clients / rate)
+            return rate <= prepared, point.page <= clients / rate
 
         # Steps have kinks. No more sequences run than the CPU can feed; of numbers for which pages
         # are fast enough, it is the largest.
@@ -336,7 +336,8 @@ def _point_at(
 ) -> LoopPoint:
     """The loops' state when a fraction `part` of the other clients' sequences are running.
 
-    If there are none, it is a fraction of the largest rate. Impossible seconds are infinite.
+    If there are none, it is a fraction of the largest rate. Where a GPU does better with fewer
+    sequences, more of them run at its capacity, and longer. Impossible seconds are infinite.
     """
     beside = part * (clients - 1) * (times.steps > 0)
     step, carried = times.at(times.step, 1 + beside), times.at(times.carried, 1 + beside)
@@ -344,10 +345,10 @@ def _point_at(
     lost = times.prefill + times.chunks * (carried - step)
     others = beside / (times.steps * step + beside * lost)
     is_alone = (clients == 1) | (times.steps == 0)
-    rate = np.where(is_alone, part * most, others * clients / (clients - 1))
+    shared = np.minimum(others * clients / (clients - 1), 1 / gpu_seconds)
+    rate = np.where(is_alone, part * most, np.where(shared >= 0, shared, 1 / gpu_seconds))
     others = rate * (clients - 1) / clients
-    slowed = 1 - others * lost
-    decode = np.where((slowed > 0) & (rate >= 0), times.steps * step / slowed, np.inf)
+    decode = np.where(is_alone, times.steps * step, beside / others)
     # Its own prefill pass also decodes the other running sequences.
     prefill = times.prefill + times.chunks * times.at(times.carried, beside)
     busy = others * prefill
