@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from dsocr_analyze.hardware import coefficients as records
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times import Floats, Machine, formula_seconds
+from dsocr_analyze.hardware.kernel_times import formula_seconds
+from dsocr_analyze.hardware.machine import Floats, Machine
 
 _HELD_OUT_BELOW: Final = 77
 """Limit of a hash's first byte: three groups in ten."""

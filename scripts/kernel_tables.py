@@ -12,7 +12,7 @@ import pyarrow.parquet as parquet
 from kernel_fits import MeasuredRows, held_out_groups, predicted
 from numpy.typing import NDArray
 
-from dsocr_analyze.hardware.kernel_times import Floats
+from dsocr_analyze.hardware.machine import Floats
 
 __all__ = [
     "KINDS",

@@ -38,7 +38,8 @@ from dsocr_analyze.hardware.devices import (
     missing_features,
 )
 from dsocr_analyze.hardware.fit import LARGEST_BATCH, MemoryNeed, fit, largest_batch, memory_need
-from dsocr_analyze.hardware.kernel_times import Machine, formula_seconds
+from dsocr_analyze.hardware.kernel_times import formula_seconds
+from dsocr_analyze.hardware.machine import Machine
 from dsocr_analyze.hardware.profile import all_profiles, check_gpu, check_kinds, profile_from_file
 from dsocr_analyze.hardware.timed_device import ENGINES, EXTRAPOLATED_BAND, WEIGHT_ONLY_ERROR
 from dsocr_analyze.kernels import BFLOAT16, FLOAT16, FLOAT32

@@ -1,4 +1,4 @@
-"""Kernel times: the chip as formulas see it, and the formula of every kernel kind.
+"""Kernel times: the formula of every kernel kind.
 
 The record of its coefficients chooses a kind's formula. Sizes are arrays that broadcast, by name.
 """
@@ -6,75 +6,22 @@ The record of its coefficients chooses a kind's formula. Sizes are arrays that b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, Self, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.hardware import coefficients as records
-from dsocr_analyze.hardware.devices import Gpu
+from dsocr_analyze.hardware.machine import WEIGHTS_SHARPNESS, Floats, Machine
 
-Floats: TypeAlias = NDArray[np.float64]
 Sizes: TypeAlias = Mapping[str, Floats]
 
-_L2_USABLE: Final = 0.9
-"""Fraction of L2 that bytes fill of which half are there the next time."""
-_L2_SHARPNESS: Final = 24.0
-"""How fast the share of bytes that are still there drops with their number."""
 _RAMP: Final = 0.25
 """Fraction beyond a library's limit within which its next kernel takes over."""
 _BEGUN: Final = 0.5
 """Fraction of a second tile in which it is begun; of the n + 1st, an n-th of it."""
 _WAVE_BEGUN: Final = 0.15
 _BLOCKS_NORM: Final = 2.0
-
-
-class Machine(NamedTuple):
-    """A chip in one data type."""
-
-    flops_per_second: float
-    """Dense matrix peak."""
-    bytes_per_second: float
-    """Of device memory."""
-    sms: int
-    l2_bytes: float
-    cold: bool
-    """Whether L2 has nothing of the last run."""
-
-    @classmethod
-    def of(cls, gpu: Gpu, dtype: str, *, cold: bool = False) -> Self:
-        """A GPU."""
-        return cls(
-            gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9, gpu.sms, gpu.l2_mb * 1e6, cold
-        )  # fmt: skip
-
-    def hits(
-        self, moved: Floats, usable: float = _L2_USABLE, sharpness: float = _L2_SHARPNESS
-    ) -> Floats:
-        """Share of some bytes that L2 serves if the last run moved the same."""
-        if self.cold:
-            return np.zeros_like(moved)
-        filled = np.log(np.maximum(moved, 1.0) / (self.l2_bytes * usable)) * sharpness
-        # Less than a millionth is nothing: as if they were cold, to the last digit.
-        share: Floats = np.where(filled < 14, 1 / (1 + np.exp(np.minimum(filled, 50))), 0.0)
-        return share
-
-    def least_seconds(self, flops: Floats, moved: Floats) -> tuple[Floats, Floats]:
-        """Of products at the peak, and of the bytes that L2 does not serve at the bandwidth."""
-        # Of caches a little larger than L2, up to four tenths were read from it.
-        missed = moved - moved * self.hits(moved, 1.0, _WEIGHTS_SHARPNESS)
-        return flops / self.flops_per_second, missed / self.bytes_per_second
-
-    def memory_seconds(
-        self, moved: Floats, c: records.Coefficients, usable: float = _L2_USABLE,
-        sharpness: float = _L2_SHARPNESS,
-    ) -> Floats:  # fmt: skip
-        """Seconds per byte of a kernel that moves so many."""
-        # L2 is no slower than memory, whatever small kernels lack of the bandwidth.
-        saved = 1 / c.memory_share - 1 / max(c.l2_share, c.memory_share)
-        hits = self.hits(moved, usable, sharpness)
-        seconds: Floats = (1 / c.memory_share - hits * saved) / self.bytes_per_second
-        return seconds
 
 
 def _whole(share: Floats, within: float | None = None) -> Floats:
@@ -326,9 +273,8 @@ _ROWS_BEGUN: Final = 1 / 8
 """Fraction of a further tile of an expert's rows in which it is begun."""
 _FEW_EACH: Final = 8
 """Rows of an expert up to which the tile is one of few."""
-_WEIGHTS_SHARPNESS: Final = 16.0
 _ACTIVATIONS_SHARPNESS: Final = 4.0
-"""How sharply L2 hits drop off, for weights and for activations."""
+"""How sharply activations' L2 hits drop off."""
 _AGAIN_SHARPNESS: Final = 2.0
 _ALIGNED: Final = 16
 """Triton reads rows of other lengths element by element."""
@@ -358,7 +304,7 @@ def _experts(
     all_rows = tokens * size["top_k"]
     weights = touched * (up_width + width) * hidden * weight_bytes
     activations = (tokens * hidden + all_rows * (hidden + 3 * width)) * _ACTIVATION_BYTES
-    of_weights = machine.memory_seconds(weights, c, c.l2_part, _WEIGHTS_SHARPNESS)
+    of_weights = machine.memory_seconds(weights, c, c.l2_part, WEIGHTS_SHARPNESS)
     of_activations = machine.memory_seconds(activations, c, c.l2_part, _ACTIVATIONS_SHARPNESS)
 
     # What other tiles of rows read again is in L2 unless an expert's weights are larger.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dsocr_analyze.hardware.kernel_times import Floats
+    from dsocr_analyze.hardware.machine import Floats
 
     Sizes: TypeAlias = int | float | NDArray[np.int64] | Floats
     Seconds: TypeAlias = float | Floats
@@ -343,7 +343,8 @@ class Device:
         """
         import numpy as np
 
-        from dsocr_analyze.hardware.kernel_times import Machine, formula_seconds
+        from dsocr_analyze.hardware.kernel_times import formula_seconds
+        from dsocr_analyze.hardware.machine import Machine
 
         fitted = self.fitted(kind, dtype, weights_dtype=weights_dtype, kv_dtype=kv_dtype)
         c = cast("Coefficients", fitted.coefficients)

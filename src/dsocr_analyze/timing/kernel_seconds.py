@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware.devices import Gpu
-from dsocr_analyze.hardware.kernel_times import Floats, Machine
+from dsocr_analyze.hardware.machine import Floats, Machine
 from dsocr_analyze.hardware.timed_device import CpuKernels, Device, product_types
 from dsocr_analyze.kernels import (
     Attention,

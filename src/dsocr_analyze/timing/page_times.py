@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.hardware.devices import check_features
-from dsocr_analyze.hardware.kernel_times import Floats
+from dsocr_analyze.hardware.machine import Floats
 from dsocr_analyze.kernels import FLOAT32
 from dsocr_analyze.tape import Size
 from dsocr_analyze.timing import MOST_CONCURRENCY

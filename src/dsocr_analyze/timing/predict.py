@@ -13,7 +13,7 @@ from msgspec.structs import replace as with_changes
 from numpy.typing import NDArray
 
 from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
-from dsocr_analyze.hardware.kernel_times import Floats
+from dsocr_analyze.hardware.machine import Floats
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.timing import (
     MOST_CONCURRENCY,

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.hardware.kernel_times import Floats
+from dsocr_analyze.hardware.machine import Floats
 from dsocr_analyze.hardware.timed_device import STORED_BITS, Device
 from dsocr_analyze.kernels import Dtype, Kernel
 from dsocr_analyze.tape import Size, ceil_div, maximum, minimum
