@@ -15,7 +15,6 @@ from test_generate_witness import real_model, really_generated
 from torch.utils.flop_counter import FlopCounterMode
 
 from dsocr_analyze.architectures.config_file import USED, ConfigFindings, findings_of, leaves_of
-from dsocr_analyze.architectures.neighbours.decoder import lm_head
 from dsocr_analyze.architectures.neighbours.glm_ocr import GLM_OCR
 from dsocr_analyze.architectures.neighbours.got_ocr2 import GOT_OCR2
 from dsocr_analyze.architectures.neighbours.lightonocr import LIGHTONOCR
@@ -23,7 +22,7 @@ from dsocr_analyze.architectures.neighbours.olmocr import OLMOCR
 from dsocr_analyze.architectures.neighbours.paddleocr_vl import PADDLEOCR_VL
 from dsocr_analyze.architectures.neighbours.qwen3_vl import QWEN3_VL
 from dsocr_analyze.architectures.neighbours.vision import ImageGrid
-from dsocr_analyze.architectures.ocr_family.attention import Pass
+from dsocr_analyze.architectures.ocr_family.attention import Pass, lm_head
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.hardware.profile import device
 from dsocr_analyze.kernels import BFLOAT16, Work, merged, total_work
@@ -96,7 +95,7 @@ def test_a_pass_is_its_embedded_prompt_and_the_decoder(model):
     whole.call("", model.whole_model, c, p, page)
     embeds, seen = model.embedded_page(prompt, c, p, page)
     rest.call("model.language_model", model.decoder, embeds, p, c.decoder, seen.deepstack)
-    rest.call("lm_head", lm_head, embeds, p, c.decoder)
+    rest.call("lm_head", lm_head, embeds, p.B, c.decoder)
     assert embeds.n == p.tokens * c.decoder.hidden_size
     assert counted(prompt.kernels + rest.kernels) == counted(whole.kernels)
 

@@ -32,6 +32,7 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     attention,
     cached,
     flash_attention,
+    lm_head,
     rotary_tables,
     rotated,
     swiglu,
@@ -39,7 +40,6 @@ from dsocr_analyze.architectures.ocr_family.attention import (
 from dsocr_analyze.architectures.ocr_family.decoder import (
     _gate,
     latent_attention,
-    lm_head,
     mixture,
     rotary_embedding,
 )
@@ -552,7 +552,7 @@ def routed(c, n=5):
 
 def head(*, tied=False):
     c = decoder(hidden_size=3, vocab_size=11, tie_word_embeddings=tied)
-    return lambda t: lm_head(t, features(t, 5, 3), Pass(1, 5), c)
+    return lambda t: lm_head(t, features(t, 5, 3), 5, c)
 
 
 def kept_tables(scaling=None, trained=4096):

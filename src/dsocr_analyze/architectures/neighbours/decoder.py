@@ -25,7 +25,7 @@ from dsocr_analyze.architectures.ocr_family.dimensions import (
     DecoderDimensions,
     multi_head_attention,
 )
-from dsocr_analyze.kernels import BOOL, FLOAT32, INT64, Attention, Gemm
+from dsocr_analyze.kernels import BOOL, FLOAT32, INT64, Attention
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, fused_attention, linear, rms_norm
 
@@ -152,13 +152,6 @@ def decoder(
             hidden = _with_added(t, hidden, deepstack[index], p)
     hidden = t.call("norm", rms_norm, hidden, p.tokens, c.hidden_size)
     return t.hold((hidden, cache), positions, mask, cos, sin, layer_outputs)
-
-
-def lm_head(t: Tape, hidden: Operand, p: Pass, c: DenseDecoder) -> Operand:
-    """Logits of each sequence's last position `[B, V]`, as `generate` asks for."""
-    d, V = c.hidden_size, c.vocab_size
-    weight = t.input(V * d, t.dtype) if c.tie_word_embeddings else t.weight(V * d)
-    return t.product("linear", Gemm(1, p.B, V, d), t.view(hidden, p.B * d), weight)
 
 
 def _with_added(t: Tape, hidden: Operand, features: Operand, p: Pass) -> Operand:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
 from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs, Prompt
 from dsocr_analyze.architectures.config_file import USED, Config, ConfigKeys, Harmless, KeyRule
 from dsocr_analyze.architectures.neighbours.config_keys import key_table
-from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, decoder, lm_head
+from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, decoder
 from dsocr_analyze.architectures.neighbours.resizing import RULES, ResizeRule
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
@@ -26,7 +26,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
     VisionTransformer,
     read_transformer,
 )
-from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass
+from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass, lm_head
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
@@ -275,7 +275,7 @@ class Neighbour(Architecture, OcrModel):
         """
         seen = self._seen(t, c, p, page)
         hidden, cache = t.call("model", self._model, c, p, seen)
-        logits = t.call("lm_head", lm_head, hidden, p, c.decoder)
+        logits = t.call("lm_head", lm_head, hidden, p.B, c.decoder)
         return t.hold(cache, hidden, logits)
 
     def embedded_page(

@@ -216,3 +216,10 @@ def fused_swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, *, bias: bool =
     gate_up = linear(t, x, n, d, 2 * f, bias=bias, operator="merged_linear")
     gated = t.map("silu_and_mul", gate_up, n=n * f, flops=5, kind="activation")
     return linear(t, gated, n, f, d, bias=bias)
+
+
+def lm_head(t: Tape, hidden: Operand, rows: Size, c: DecoderDimensions) -> Operand:
+    """The head: logits `[rows, V]` of as many positions of `[B, T, d]`."""
+    d, V = c.hidden_size, c.vocab_size
+    weight = t.input(V * d, t.dtype) if c.tie_word_embeddings else t.weight(V * d)
+    return t.product("linear", Gemm(1, rows, V, d), t.view(hidden, rows * d), weight)

@@ -60,13 +60,6 @@ def decoder(
     return t.hold((hidden, cache), mask)
 
 
-def lm_head(t: Tape, hidden: Operand, p: Pass, c: DecoderDimensions) -> Operand:
-    """The head: logits `[B, T, V]` of every position."""
-    n, d, V = p.tokens, c.hidden_size, c.vocab_size
-    weight = Operand(V * d, t.dtype) if c.tie_word_embeddings else t.weight(V * d)
-    return t.product("linear", Gemm(1, n, V, d), hidden, weight)
-
-
 # --- masks
 
 

@@ -24,9 +24,9 @@ from dsocr_analyze.architectures.architecture import (
     lengthened,
 )
 from dsocr_analyze.architectures.config_file import Config
-from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass
+from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass, lm_head
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
-from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, decoder, lm_head
+from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, decoder
 from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
@@ -324,7 +324,7 @@ class FamilyMember(OcrModel, Architecture):
     ) -> list[LayerCache]:
         """A prefill pass over prompts with a page, or a decode step without: the cache by layer."""
         hidden, cache = t.call("model", _model, self, c, p, page)
-        logits = t.call("lm_head", lm_head, hidden, p, c.decoder)
+        logits = t.call("lm_head", lm_head, hidden, p.tokens, c.decoder)
         t.cast(logits, FLOAT32)
         return t.hold(cache, hidden)
 
