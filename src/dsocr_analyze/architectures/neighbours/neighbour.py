@@ -16,15 +16,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
 
 from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs, Prompt
-from dsocr_analyze.architectures.config_file import USED, Config, ConfigKeys, Harmless, KeyRule
+from dsocr_analyze.architectures.config_file import (
+    LARGEST_WIDTH,
+    MOST_LAYERS,
+    USED,
+    Config,
+    ConfigKeys,
+    Harmless,
+    KeyRule,
+)
 from dsocr_analyze.architectures.neighbours.config_keys import key_table
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, decoder
 from dsocr_analyze.architectures.neighbours.resizing import RULES, ResizeRule
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
+    LARGEST_PATCH,
     ImageGrid,
     VisionTransformer,
-    read_transformer,
 )
 from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass, lm_head
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
@@ -36,7 +44,7 @@ from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.figures import PREFILL_STAGE, StageScope
 from dsocr_analyze.kernels import BOOL, INT32, INT64, Dtype, Rows
 from dsocr_analyze.tape import Operand, Size, Tape
-from dsocr_analyze.tape.modules import embedding
+from dsocr_analyze.tape.modules import ACTIVATIONS, embedding
 from dsocr_analyze.toml_table import read_toml
 from dsocr_analyze.workload import Mode, PageWorkload, ViewBatch, checked_page, prompt_text
 
@@ -257,8 +265,35 @@ class Neighbour(Architecture, OcrModel):
         return keys if is_flat else keys.section(name)
 
     def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
-        """Reads those of the vision stages, whose tokens have `out_width` features."""
-        return read_transformer(keys, out_width, self.vision_keys)
+        """Reads what vision transformers have in common; raises ConfigError.
+
+        Args:
+            keys: The object `vision_config`.
+            out_width: The decoder's `hidden_size`, the features of a visual token.
+        """
+        layers, heads, mlp_width = self.vision_keys
+        width, number = keys.integer("hidden_size", most=LARGEST_WIDTH), keys.integer(heads)
+        keys.check(
+            width % (4 * number) == 0,
+            heads,
+            f"a number of heads for {width} features ('hidden_size') of which each has a multiple"
+            " of 4",
+        )
+        given = keys.integer("out_hidden_size", out_width)
+        keys.check(
+            given == out_width, "out_hidden_size", f"{out_width}, the decoder's 'hidden_size'"
+        )
+        return VisionTransformer(
+            layers=keys.integer(layers, most=MOST_LAYERS),
+            width=width,
+            heads=number,
+            mlp_width=keys.integer(mlp_width, most=LARGEST_WIDTH),
+            hidden_act=keys.choice("hidden_act", tuple(ACTIVATIONS)),
+            patch_size=keys.integer("patch_size", most=LARGEST_PATCH),
+            frames=keys.integer("temporal_patch_size", 1, most=LARGEST_PATCH),
+            merge=keys.integer("spatial_merge_size", 1, most=LARGEST_PATCH),
+            out_width=out_width,
+        )
 
     @abstractmethod
     def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:

@@ -13,12 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.attention import rotated
 from dsocr_analyze.kernels import FLOAT32, INT32, INT64, Attention, Convolution, Gemm, Rows
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import (
-    ACTIVATIONS,
     convolution,
     embedding,
     fused_attention,
@@ -104,38 +102,6 @@ class VisionTransformer:
     def unit(self) -> int:
         """Patches of a visual token."""
         return self.merge**2
-
-
-def read_transformer(
-    keys: ConfigKeys, out_width: int, names: tuple[str, str, str]
-) -> VisionTransformer:
-    """Reads what vision transformers have in common; raises ConfigError.
-
-    Args:
-        keys: The object `vision_config`.
-        out_width: The decoder's `hidden_size`.
-        names: Of the keys with the layers, the heads and the width of the MLP.
-    """
-    layers, heads, mlp_width = names
-    width, number = keys.integer("hidden_size", most=LARGEST_WIDTH), keys.integer(heads)
-    keys.check(
-        width % (4 * number) == 0,
-        heads,
-        f"a number of heads for {width} features ('hidden_size') of which each has a multiple of 4",
-    )
-    given = keys.integer("out_hidden_size", out_width)
-    keys.check(given == out_width, "out_hidden_size", f"{out_width}, the decoder's 'hidden_size'")
-    return VisionTransformer(
-        layers=keys.integer(layers, most=MOST_LAYERS),
-        width=width,
-        heads=number,
-        mlp_width=keys.integer(mlp_width, most=LARGEST_WIDTH),
-        hidden_act=keys.choice("hidden_act", tuple(ACTIVATIONS)),
-        patch_size=keys.integer("patch_size", most=LARGEST_PATCH),
-        frames=keys.integer("temporal_patch_size", 1, most=LARGEST_PATCH),
-        merge=keys.integer("spatial_merge_size", 1, most=LARGEST_PATCH),
-        out_width=out_width,
-    )
 
 
 # --- a layer ---------------------------------------------------------------------------------
