@@ -31,8 +31,8 @@ from dsocr_analyze.gate.budgets import (
     edited,
     files_of,
 )
+from dsocr_analyze.gate.compared import differences
 from dsocr_analyze.gate.judge import Baseline, Counted, edits_of, judge, whole_check
-from dsocr_analyze.gate.measured import differences
 from dsocr_analyze.gate.renderers import ReadableCheck
 from dsocr_analyze.gate.revision import Revision
 from dsocr_analyze.input_files import SETTINGS_BYTES, is_regular, read_bytes
@@ -327,7 +327,7 @@ def _measured(
     if name is None:
         return None
     found = reading.load_measurement(folder / name)
-    if other := differences(found, report, device):
+    if other := [*differences(found, report, device)]:
         raise ConfigError(
             f"measurement {name!r} is not of this workload: {'; '.join(other)}; measure it anew"
             " with dsocr-analyze measure --json, or correct the budgets"

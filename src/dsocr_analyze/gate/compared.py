@@ -1,4 +1,4 @@
-"""How two reports compare, by their types: what differs, changed inputs, where work moved."""
+"""How a report compares with another, or with a measurement: changed inputs, where work moved."""
 
 import json
 import re
@@ -13,6 +13,7 @@ from dsocr_analyze.figures import Count, Model
 from dsocr_analyze.gate.budgets import entry_labels, is_number
 from dsocr_analyze.report.comparison import config_differences
 from dsocr_analyze.report.document import Report
+from dsocr_analyze.report.measured import Measurement
 
 InputKind = Literal["config", "code", "workload", "setting", "budget", "report"]
 MoveLevel = Literal["stage", "module", "operator", "kind"]
@@ -20,6 +21,8 @@ MoveLevel = Literal["stage", "module", "operator", "kind"]
 _WORK: Final = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written")
 _MEMORY: Final = ("weights_bytes", "inputs_bytes", "kv_cache_bytes", "peak_activation_bytes")
 _MOST_NAMED: Final = 3
+_DIGEST: Final = 12
+"""Characters of a digest that are shown."""
 
 
 class InputChange(Struct, frozen=True, kw_only=True):
@@ -271,7 +274,7 @@ def _inputs(before: Report, after: Report, words: Iterable[Difference]) -> Itera
     """All inputs that differ, config keys first."""
     old, new = before.metadata.model, after.metadata.model
     yield from _of_config(old, new)
-    length = 12 if old.code_digest[:12] != new.code_digest[:12] else None
+    length = _DIGEST if old.code_digest[:_DIGEST] != new.code_digest[:_DIGEST] else None
     digests = (f"digest {each.code_digest[:length]}" for each in (old, new))
     yield from changed_input("code", "Python files", *digests)
     # The options determine the prompt, except for its text and for a model that reads no pages.
@@ -302,7 +305,7 @@ def _config_name(model: Model) -> str:
     """The digest of a config whose keys are unknown or not its own."""
     text = model.config_text
     is_right = text is None or sha256(text.encode()).hexdigest() == model.config_digest
-    return f"digest {model.config_digest[:12]}{'' if is_right else ', not of its text'}"
+    return f"digest {model.config_digest[:_DIGEST]}{'' if is_right else ', not of its text'}"
 
 
 def _config_of(model: Model) -> Mapping[str, Any] | None:
@@ -329,6 +332,32 @@ def _text(value: object) -> str | None:
         return (" x " if is_size else ", ").join(map(str, value)) or None
     text = None if value is None else str(value)
     return text.lower() if text and isinstance(value, bool) else text
+
+
+# --- whether a saved measurement is of a workload ----------------------------------------------
+
+_MEASURED_WITH: Final = (
+    "page", "base_size", "image_size", "crop_mode", "prompt_pages", "batch_size", "text_tokens",
+    "seq_len", "max_new_tokens",
+)  # fmt: skip
+
+
+def differences(measured: Measurement, report: Report, device: str) -> Iterator[str]:
+    """What was measured otherwise than a report counts it, and than on a device, in words."""
+    old, new = measured.model, report.metadata.model
+    for name, was, now in (
+        ("device", measured.title, device),
+        ("dtype", measured.dtype, report.metadata.dtype),
+        ("attention", measured.attention, report.metadata.attention),
+        *(
+            (name, getattr(measured.workload, name), getattr(report.workload, name))
+            for name in _MEASURED_WITH
+        ),
+        ("config", old.config_digest[:_DIGEST], new.config_digest[:_DIGEST]),
+        ("the model's code", old.code_digest[:_DIGEST], new.code_digest[:_DIGEST]),
+    ):
+        if was != now:
+            yield f"{name} {_text(was) or 'none'}, not {_text(now) or 'none'}"
 
 
 # --- where work moved --------------------------------------------------------------------------
