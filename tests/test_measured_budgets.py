@@ -91,6 +91,15 @@ def test_every_stage_has_its_limit(folder, capsys):
     assert "did you mean 'fastest'?" in check(capsys)[1]
 
 
+@pytest.mark.parametrize("limit", ["max_increase", "max_decrease"])
+def test_a_limit_on_a_change_of_measured_seconds_is_refused(folder, capsys, limit):
+    """Not in `check --against` alone, where no baseline has any."""
+    budgets("max = 1e9", f"{limit} = '2 %'")
+    code, text = check(capsys)
+    named = f"dsocr-budgets.toml: 'workloads.page.budgets[0].{limit}' limits a change of '{KEY}',"
+    assert (code, f"{named} and a baseline has no measured seconds" in text) == (2, True), text
+
+
 def test_an_update_takes_the_measured_seconds(folder, capsys):
     budgets("max = 1e-9")
     assert check(capsys, "--update")[0] == 0

@@ -223,6 +223,11 @@ def _budget(table: TomlTable) -> Budget:
     most, least = (_number(table, name) for name in OF_VALUES)
     changes = [_change(table, name) for name in _OF_CHANGES]
     table.done()
+    if _begins(key, MEASURED) and (change := next(filter(None, changes), None)):
+        raise ConfigError(
+            f"{table.file}: '{table.path(change.name)}' limits a change of {key!r}, and a baseline"
+            " has no measured seconds to compare with; give max or min"
+        )
     limits = [
         Limit(name, value, f"{value:,}".removesuffix(".0"))
         for name, value in zip(OF_VALUES, (most, least), strict=True) if value is not None
