@@ -6,12 +6,14 @@ import io
 import json
 import re
 import unicodedata
+from pathlib import Path
 
 import pytest
 from command_line import run
 from hypothesis import example, given, settings, strategies as st
 from markdown_it import MarkdownIt
 
+from dsocr_analyze.cli import main
 from dsocr_analyze.escaping import (
     as_graphviz,
     as_json,
@@ -154,6 +156,36 @@ def test_numbers_and_paths_stay_readable_in_markdown(text):
 
 def test_html_entities_are_not_read_twice():
     assert html.unescape(as_markdown("&lt;b&gt;")) == "&lt;b&gt;"
+
+
+# --- encodings ------------------------------------------------------------------------------------
+
+
+def printed(line, encoding, monkeypatch):
+    """What a command prints on a stream of this encoding."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", stream)
+        assert main(line.split()) == 0
+    return stream.buffer.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "ascii"])
+@pytest.mark.parametrize("line", ["tree --no-trace", "fit h100"])
+def test_lines_and_branches_are_drawn_in_any_encoding(line, encoding, monkeypatch):
+    drawn = printed(line, "utf-8", monkeypatch)
+    assert not drawn.isascii()
+    assert printed(line, encoding, monkeypatch) == drawn.translate(str.maketrans("─│├└", "-||`"))
+
+
+def test_json_means_the_same_in_any_encoding(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "café_頁_\N{GRINNING FACE}.csv"
+    Path(name).write_text("width,height\n640,640\n", encoding="utf-8")
+    line = f"archive {name} --format json"
+    found = [json.loads(printed(line, each, monkeypatch)) for each in ("utf-8", "latin-1", "ascii")]
+    assert name in found[0]["options"].values()
+    assert found[0] == found[1] == found[2]
 
 
 # --- tables for spreadsheets and papers ----------------------------------------------------------

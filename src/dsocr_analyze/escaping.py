@@ -4,6 +4,7 @@ Names of files and modules, values of a config and messages of exceptions must n
 cursor, turn a line around, or be read as markup.
 """
 
+import codecs
 import html
 import re
 from typing import Final
@@ -49,8 +50,27 @@ def as_json(document: str) -> str:
 
 
 def _json_escape(found: re.Match[str]) -> str:
-    encoded = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return _json_escaped(found[0])
+
+
+def _json_escaped(text: str) -> str:
+    encoded = text.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{encoded[at : at + 4]}" for at in range(0, len(encoded), 4))
+
+
+LOOK_ALIKES: Final = "dsocr-analyze.look-alikes"
+"""The error handler for encodings that lack a character: it is written as one like it, else as JSON
+escapes it."""
+_LIKE: Final = dict(zip("─│├└…", "-||`~", strict=True))
+
+
+def _look_alikes(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError), "it is for writing alone"
+    lacking = error.object[error.start : error.end]
+    return "".join(_LIKE.get(each) or _json_escaped(each) for each in lacking), error.end
+
+
+codecs.register_error(LOOK_ALIKES, _look_alikes)
 
 
 _SPANS: Final = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Final, Protocol, TypeAlias
 
 from dsocr_analyze.errors import OutputError
-from dsocr_analyze.escaping import visible, visible_lines
+from dsocr_analyze.escaping import LOOK_ALIKES, visible, visible_lines
 
 _LONGEST_MESSAGE: Final = 480
 _LONGEST_WORD: Final = 120
@@ -49,7 +49,7 @@ class ReaderGone(Exception):  # noqa: N818  # not an error
 
 @dataclass
 class Stdout:
-    """stdout that escapes control characters, with errors of its own.
+    """stdout that escapes control characters and what its encoding lacks, with errors of its own.
 
     They can be told from those of other files and pipes. What `is_styled` is escaped already.
     """
@@ -72,8 +72,10 @@ class Stdout:
 
     def write(self, data: Any) -> int:
         """Writes text, or bytes to a buffer."""
-        if isinstance(data, str) and not self.is_styled:
-            data = visible_lines(data)
+        encoding = getattr(self.stream, "encoding", None) or "utf-8"
+        if isinstance(data, str):
+            text = data if self.is_styled else visible_lines(data)
+            data = text.encode(encoding, LOOK_ALIKES).decode(encoding)
         with _failures():
             if self.stream is None:
                 raise OSError(0, "it is closed")
@@ -81,7 +83,6 @@ class Stdout:
             if not isinstance(raw, io.RawIOBase):
                 return self.stream.write(data)
             # Unbuffered (`python -u`): a write may be partial, and Python ignores that.
-            encoding = getattr(self.stream, "encoding", None) or "utf-8"
             rest = memoryview(data.encode(encoding) if isinstance(data, str) else data)
             while rest:
                 rest = rest[raw.write(rest) or 0 :]
