@@ -345,12 +345,21 @@ _LATEX: Final = {
 
 
 def csv_page(tables: Iterable[Table]) -> str:
-    """Tables as comma-separated values, each below its title, with its cells as they are shown."""
-    text = io.StringIO()
-    for number, table in enumerate(tables):
-        rows = [(table.title,), table.columns, *table.rows]
-        text.write("\n" if number else "")
-        csv.writer(text, lineterminator="\n").writerows([map(_csv_cell, row) for row in rows])
+    """Tables as one of comma-separated values, with their cells as they are shown.
+
+    Of several, each row begins with the title of its own, and has the columns of all.
+    """
+    found, text = [*tables], io.StringIO()
+    # A table may have several columns of a name.
+    named = [[(name, each.columns[:i].count(name)) for i, name in enumerate(each.columns)]
+             for each in found]  # fmt: skip
+    columns = dict.fromkeys(itertools.chain(*named))
+    rows = [["table", *(name for name, _ in columns)]]
+    for table, names in zip(found, named, strict=True):
+        cells = (dict(zip(names, row, strict=True)) for row in table.rows)
+        rows += [[table.title, *(each.get(name, "") for name in columns)] for each in cells]
+    shown = rows if len(found) > 1 else [row[1:] for row in rows]
+    csv.writer(text, lineterminator="\n").writerows([map(_csv_cell, row) for row in shown])
     return text.getvalue()
 
 
