@@ -287,8 +287,11 @@ def test_lines_state_the_limits_in_the_engines_words(capsys):
     ) in said
     assert f"at most 64 pages at once ({tokens:,} KV tokens)" in said
     assert "128 at once), bound by workers; only 64 run at a time" in said
-    _, out, _ = run(capsys, "time", "h100", "--server", "sglang", "--chunked-prefill-size", "4096")
-    assert "mem_fraction_static 0.9, chunked_prefill_size 4,096;" in " ".join(out.split())
+    _, out, _ = run(capsys, "time", "h100", "--server", "sglang", "--chunked-prefill-size", "4096",
+                    "--assumptions")  # fmt: skip
+    said = " ".join(out.split())
+    assert "mem_fraction_static 0.9, chunked_prefill_size 4,096;" in said
+    assert "10 % of the GPU's memory is kept free of weights and cache, for activations" in said
     _, out, _ = run(capsys, "plan", "--pages", "9", "--gpu", "l4", "--max-num-seqs", "3",
                     "--assumptions")  # fmt: skip
     assert "vllm has gpu_memory_utilization 0.9, max_num_seqs 3," in " ".join(out.split())
@@ -313,13 +316,18 @@ def test_a_share_is_what_is_not_reserved(capsys):
           for command in ("fit l4", "time l4") for share in ("0", "1.5", "nan")),
         ("time l4 --max-num-seqs 0", "--max-num-seqs 0 is out of range; give 1 to 65536"),
         ("fit l4 --max-num-seqs 65537", "--max-num-seqs 65537 is out of range; give 1 to 65536"),
-        ("time l4 --chunked-prefill-size -1", "--max-num-batched-tokens -1 is out of range"),
+        ("time l4 --chunked-prefill-size -1", "--chunked-prefill-size -1 is out of range"),
+        ("fit l4 --max-running-requests=0", "--max-running-requests 0 is out of range"),
+        ("plan --pages 9 --mem-fraction-static 1.5", "--mem-fraction-static 1.5 is out of range"),
+        ("time l4 --max-running-requests x", "--max-running-requests 'x' is invalid; give a num"),
+        ("--mem-fraction-static 0.8", "--mem-fraction-static is for predicted seconds; give --gpu"),
         ("fit l4 --max-num-batched-tokens 2000000", "give 1 to 1048576"),
         ("time l4 --reserved 0.2 --gpu-memory-utilization 0.9",
          "--gpu-memory-utilization 0.9 leaves 0.1 of the memory free; leave out --reserved 0.2"),
         ("plan --pages 9 --gpu l4 --max-num-seqs 300 --max-num-batched-tokens 256",
          "vLLM refuses --max-num-batched-tokens 256 below --max-num-seqs 300; give 300 or more"),
-        ("time l4 --runtime eager --max-num-seqs 4", "are for --runtime serving; leave them out"),
+        ("time l4 --runtime eager --max-num-seqs 4",
+         "--max-num-seqs is for --runtime serving; leave it out"),
         ("--max-num-seqs 4", "--max-num-seqs is for predicted seconds; give --gpu too"),
         ("fit l4 --server vlm", "--server 'vlm' is unknown; did you mean vllm?"),
         ("fit l4 --weights-dtype int3", "--weights-dtype 'int3' is"),

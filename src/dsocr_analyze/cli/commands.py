@@ -129,6 +129,8 @@ class _Parsed:
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Raises WorkloadError if one value is given several times, or `--quiet` leaves nothing."""
         command: Any = self
+        if ctx.obj is not None:
+            ctx.obj.typed.update(word.partition("=")[0] for word in args)
         try:
             parser = command.make_parser(ctx)
             single = []

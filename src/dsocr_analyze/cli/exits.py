@@ -42,8 +42,9 @@ _COMPLETION: Final = "_DSOCR_ANALYZE_COMPLETE"
 
 @dataclass
 class Invocation:
-    """What affects how a command ends: `flags` are `debug` and `strict`."""
+    """What affects how a command ends: `flags` are `debug` and `strict`, `typed` all options."""
 
+    typed: set[str] = field(default_factory=set)
     flags: set[str] = field(default_factory=set)
     is_writing: bool = False
     warnings: list[str] = field(default_factory=list)
@@ -119,7 +120,7 @@ def _outcome_of(error: BaseException, invocation: Invocation) -> tuple[int, str 
     written = "its results may be incomplete" if invocation.is_writing else "nothing was written"
     match error:
         case AnalyzeError():
-            return error.exit_code, words.in_options(str(error), error.arguments)
+            return error.exit_code, words.in_options(str(error), error.arguments, invocation.typed)
         case streams.ReaderGone():
             return READER_GONE, None
         case Terminated():

@@ -8,7 +8,7 @@ import typer
 
 from dsocr_analyze import architectures, errors, kernels
 from dsocr_analyze.cli.help_text import HELP, MODEL, OUTPUT, OWN, PAGE, PREDICTION, Seldom, all_help
-from dsocr_analyze.cli.words import spelling
+from dsocr_analyze.cli.words import LIMITS, spelling
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.report.opening import OptionValue
 from dsocr_analyze.workload import PAPERS
@@ -322,18 +322,18 @@ SHARED: Final[Mapping[str, Any]] = {
         "PART",
         "Fraction of the GPU's memory that the serving engine takes, above 0 to 1, in place of"
         " --reserved. SGLang's does not include activations.",
-        "--gpu-memory-utilization", "--mem-fraction-static", group=Seldom(PREDICTION),
+        *LIMITS["gpu_memory_utilization"], group=Seldom(PREDICTION),
     ),
     "max_num_seqs": option(
         "N",
         "Most pages that the serving engine runs at a time. Default: as many as fit.",
-        "--max-num-seqs", "--max-running-requests", group=Seldom(PREDICTION),
+        *LIMITS["max_num_seqs"], group=Seldom(PREDICTION),
     ),
     "max_num_batched_tokens": option(
         "N",
         "Most prompt tokens in a pass of the serving engine. Default: 2048, or 8192 for vllm-v0 and"
         " sglang.",
-        "--max-num-batched-tokens", "--chunked-prefill-size", group=Seldom(PREDICTION),
+        *LIMITS["max_num_batched_tokens"], group=Seldom(PREDICTION),
     ),
     "profile": option(
         "FILE",
@@ -498,7 +498,7 @@ def check_quiet(context: typer.Context, results: Sequence[str]) -> None:
     if not given["quiet"] or not results or any(given[name] for name in results):
         return
     parameters = {each.name: each for each in context.command.params}
-    *most, last = [spelling(parameters[name]) for name in results]
+    *most, last = [spelling(parameters[name], context) for name in results]
     named = f"{', '.join(most)} or {last}" if most else last
     raise WorkloadError(f"--quiet leaves nothing to show; give {named} too, or leave out --quiet")
 
@@ -515,7 +515,7 @@ _ABOUT_THE_OUTPUT: Final = (
 def given_options(context: typer.Context) -> dict[str, str]:
     """The options on the command line, by parameter."""
     return {
-        each.name: each.opts[0]
+        each.name: spelling(each, context)
         for each in context.command.params
         if each.name
         and getattr(context.get_parameter_source(each.name), "name", None) == "COMMANDLINE"

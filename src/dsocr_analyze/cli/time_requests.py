@@ -45,9 +45,9 @@ def time_request(
     serving = serving_from(asked)
     _, precision, _, limits = serving
     if limits is not None and "serving" not in names:
+        wrong = next(name for name in options.SERVER_LIMITS if asked[name] is not None)
         raise WorkloadError(
-            "--gpu-memory-utilization, --max-num-seqs and --max-num-batched-tokens are for"
-            " --runtime serving; leave them out"
+            f"{wrong} is for runtime='serving'; leave it out", arguments=[wrong, "runtime"]
         )
     if precision != runtimes.NATIVE and "serving" not in names:
         raise WorkloadError(
@@ -79,26 +79,22 @@ def serving_from(asked: Mapping[str, Any]) -> Serving:
     host, reserved = runtimes.server_named(asked["server"]), asked["reserved"]
     share, most = asked["gpu_memory_utilization"], asked["max_num_seqs"]
     chunk = asked["max_num_batched_tokens"]
-    for option, value, largest in (
-        ("--max-num-seqs", most, MOST_CONCURRENCY),
-        ("--max-num-batched-tokens", chunk, _MOST_CHUNK),
-    ):
-        if value is not None and not 1 <= value <= largest:
-            raise WorkloadError(f"{option} {value} is out of range; give 1 to {largest}")
-    if share is not None and not 0 < share <= 1:
-        raise WorkloadError(
-            f"--gpu-memory-utilization {share:g} is out of range; give a part above 0, at most 1"
-        )
-    if share is not None and reserved != _DEFAULTS["reserved"]:
-        raise WorkloadError(
-            f"--gpu-memory-utilization {share:g} leaves {1 - share:.4g} of the memory free; leave"
-            f" out --reserved {reserved:g}"
-        )
-    if host.engine == "vllm" and most and chunk and chunk < most:
-        raise WorkloadError(
-            f"vLLM refuses --max-num-batched-tokens {chunk} below --max-num-seqs {most}; give"
-            f" {most} or more"
-        )
+    for is_wrong, why in (
+        (most is not None and not 1 <= most <= MOST_CONCURRENCY,
+         f"max_num_seqs {most} is out of range; give 1 to {MOST_CONCURRENCY}"),
+        (chunk is not None and not 1 <= chunk <= _MOST_CHUNK,
+         f"max_num_batched_tokens {chunk} is out of range; give 1 to {_MOST_CHUNK}"),
+        (share is not None and not 0 < share <= 1,
+         f"gpu_memory_utilization {share or 0:g} is out of range; give a part above 0, at most 1"),
+        (share is not None and reserved != _DEFAULTS["reserved"],
+         f"gpu_memory_utilization {share or 0:g} leaves {1 - (share or 0):.4g} of the memory free;"
+         f" leave out reserved={reserved:g}"),
+        (host.engine == "vllm" and most and chunk and chunk < most,
+         f"vLLM refuses max_num_batched_tokens {chunk} below max_num_seqs {most}; give {most} or"
+         " more"),
+    ):  # fmt: skip
+        if is_wrong:
+            raise WorkloadError(why, arguments=[*options.SERVER_LIMITS, "reserved"])
     reserved = reserved if share is None else 1 - share
     host = replace(host, chunk_tokens=chunk or host.chunk_tokens, most_sequences=most)
     types: list[str | None] = []

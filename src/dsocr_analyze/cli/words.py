@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.cli.help_text import Seldom
@@ -23,8 +24,14 @@ _ARGUMENTS: Final = (
     "prompt_pages random_weights repeats reserved runtime seq_len server server_version "
     "sliding_window stages steps text_tokens trust_remote_code warmups weights_dtype workers"
 ).split()
+LIMITS: Final = {
+    "gpu_memory_utilization": ("--gpu-memory-utilization", "--mem-fraction-static"),
+    "max_num_seqs": ("--max-num-seqs", "--max-running-requests"),
+    "max_num_batched_tokens": ("--max-num-batched-tokens", "--chunked-prefill-size"),
+}
+"""Options of a serving engine's limits, as vLLM and as SGLang calls them."""
 OPTIONS: Final = {
-    **{name: f"--{name.replace('_', '-')}" for name in _ARGUMENTS},
+    **{name: f"--{name.replace('_', '-')}" for name in (*_ARGUMENTS, *LIMITS)},
     "architecture": "--arch",
     "device='cpu'": "--device cpu",
     "flash_attention": "--use-flash-attn",
@@ -34,10 +41,11 @@ OPTIONS: Final = {
 """The option that sets each argument named in errors."""
 
 
-def in_options(message: str, arguments: Sequence[str]) -> str:
+def in_options(message: str, arguments: Sequence[str], typed: Container[str] = ()) -> str:
     """The message with options in place of these arguments, as `base_size` or `device='cpu'`.
 
-    Other text is left alone: a name that no option sets, or a command's.
+    Other text is left alone: a name that no option sets, or a command's. Of the names of an option,
+    the one that was `typed` is said.
     """
     names = sorted(OPTIONS.keys() & set(arguments))
     if not names:
@@ -46,11 +54,12 @@ def in_options(message: str, arguments: Sequence[str]) -> str:
         rf"(?<![\w.'\"-])(?<!dsocr-analyze )(?P<name>{'|'.join(names)})"
         r"""(?:=(?P<value>'[^']*'|"[^"]*"|[\w.+-]*\w))?(?![\w-])"""
     )
-    return re.sub(pattern, _in_options, message)
+    return re.sub(pattern, partial(_in_options, typed), message)
 
 
-def _in_options(found: re.Match[str]) -> str:
+def _in_options(typed: Container[str], found: re.Match[str]) -> str:
     option, value = OPTIONS[found["name"]], found["value"]
+    option = _as_typed(LIMITS.get(found["name"], (option,)), typed)
     if value is None or option in ("--random-weights", "--trust-remote-code"):
         return option
     value = {"True": "1", "False": "0"}.get(value, value.strip("'\""))
@@ -153,10 +162,10 @@ def refusal(error: typer.TyperException) -> str:
     elif hasattr(error, "option_name"):
         what = _misused_option(error, parameter)
     elif hasattr(error, "param_type"):
-        named = (spelling(parameter), _metavar(parameter))
+        named = (spelling(parameter, context), _metavar(parameter))
         what = f"{named[0]} is missing; give it as {' '.join(dict.fromkeys(named))}"
     elif parameter is not None:
-        what = _wrong_value(error, parameter)
+        what = _wrong_value(error, parameter, context)
     else:
         what = error.format_message().rstrip(".")
         what = what[:1].lower() + what[1:]
@@ -227,17 +236,17 @@ def _misused_option(error: Any, parameter: Any) -> str:
     return f"{name} needs a value: {name} {_metavar(parameter)}"
 
 
-def _wrong_value(error: Any, parameter: Any) -> str:
-    metavar = _metavar(parameter)
+def _wrong_value(error: Any, parameter: Any, context: Any) -> str:
+    metavar, name = _metavar(parameter), spelling(parameter, context)
     choices = metavar.split("|") if "|" in metavar else []
     right = f"give {' or '.join(choices) or _RIGHT.get(metavar, metavar)}"
     details: list[dict[str, str]] = getattr(error.__cause__, "errors", list)()
     value = details[0].get("input") if details else None
     if not isinstance(value, str):  # the parser does not reveal it
-        return f"{spelling(parameter)} has a wrong value; {right}"
+        return f"{name} has a wrong value; {right}"
     meant = _number_meant(value, is_part=metavar == "PART", choices=choices)
     near = f"did you mean {meant}? " if meant else did_you_mean(value, choices)
-    return f"{spelling(parameter)} {value!r} is invalid; {near}{right}"
+    return f"{name} {value!r} is invalid; {near}{right}"
 
 
 def _number_meant(value: str, *, is_part: bool, choices: Sequence[str]) -> str | None:
@@ -255,11 +264,15 @@ def _number_meant(value: str, *, is_part: bool, choices: Sequence[str]) -> str |
     return str(int(number)) if unit != "%" and number == int(number) else None
 
 
-def spelling(parameter: Any) -> str:
-    """What a command line calls it: an option's first name, or an argument's value."""
-    return (
-        _metavar(parameter) if parameter.param_type_name == "argument" else str(parameter.opts[0])
-    )
+def spelling(parameter: Any, context: Any) -> str:
+    """What a command line calls it: an option's name as typed or its first, an argument's value."""
+    if parameter.param_type_name == "argument":
+        return _metavar(parameter)
+    return _as_typed(parameter.opts, getattr(getattr(context, "obj", None), "typed", ()))
+
+
+def _as_typed(names: Sequence[str], typed: Container[str]) -> str:
+    return next(filter(typed.__contains__, names), names[0])
 
 
 def _metavar(parameter: Any) -> str:

@@ -261,6 +261,7 @@ class Assumptions:
             order = "before each batch runs"
         given = self.preprocess_seconds
         seconds = prepare if given is None else given
+        beside = " of weights and cache, for activations" if self.host.engine == "sglang" else ""
         preprocessing = "is estimated from each page's pixels"
         if seconds is not None:
             origin = "estimated from its pixels" if given is None else self.preprocess_origin
@@ -269,7 +270,7 @@ class Assumptions:
             lengths,
             f"preprocessing {preprocessing}, {self.workers} at a time, {order}",
             *hosts,
-            f"{100 * self.reserved:g} % of {owner} memory is kept free",
+            f"{100 * self.reserved:g} % of {owner} memory is kept free{beside}",
             *["experts are chosen independently and evenly"] * has_experts,
             *self._runtime_sentences(f"; {_SAM}" if has_sam else ""),
         ]
