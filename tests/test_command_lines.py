@@ -56,6 +56,30 @@ REFUSED = [
     ("--max-new-tokens 1.5k", 2,
      "--max-new-tokens '1.5k' is invalid; did you mean 1500? give a number of tokens; see"
      " dsocr-analyze --help"),
+    ("time l4 --price 2,5", 2,
+     "--price '2,5' is invalid; did you mean 2.5? give a number; see dsocr-analyze time --help"),
+    ("time l4 --preprocess-ms 0,125", 2,
+     "--preprocess-ms '0,125' is invalid; did you mean 0.125? give a number of milliseconds; see"
+     " dsocr-analyze time --help-all"),
+    ("time l4 --price 1,500", 2,
+     "--price '1,500' is invalid; did you mean 1500? give a number; see dsocr-analyze time --help"),
+    ("time l4 --workers 1,5", 2,
+     "--workers '1,5' is invalid; give a number; see dsocr-analyze time --help-all"),
+    ("plan --pages 1k --deadline 1,5h", 2,
+     "--deadline '1,5h' is invalid; did you mean 1.5h, with a point? give a time above 0 like 90m,"
+     " 12h, 3d, or hours"),
+    ("plan --pages 1k --first-token 0,8s", 2,
+     "--first-token '0,8s' is invalid; did you mean 0.8s, with a point? give a time above 0 like 2s"
+     " or 800ms"),
+    ("plan --pages 1,5M", 2,
+     "--pages '1,5M' is invalid; did you mean 1.5M, with a point? give a number from 1 to 10^15"
+     " like 2000000, 500k or 2M"),
+    ("plan --pages 1k --mix a4@200:0,8,a3@300:0,2", 2,
+     "--mix 'a4@200:0' is no page with its share; did you mean a4@200:0.8,a3@300:0.2, with a point?"
+     " give a list like a4@200:0.8,a3@300:0.2"),
+    ("fit --memory-gb 11,5GiB", 2,
+     "--memory-gb '11,5GiB' is invalid; did you mean 11.5GiB, with a point? give a number above 0,"
+     " at most 100000, like 12, 11.5 or 12GiB"),
     ("--config", 2, "--config needs a value: --config FILE; see dsocr-analyze --help"),
     ("--full=1", 2, "--full takes no value; see dsocr-analyze --help"),
     ("--base-size 0", 2, "--base-size 0 is too small; give 64 to 16384 pixels per side"),
@@ -214,7 +238,10 @@ REFUSED = [
     ("archive pages.csv --text-tokens 0", 2,
      "--text-tokens 0 is too small; give 1 to 1048576 tokens, including BOS"),
     ("archive pages.csv --max-new-tokens 1,2", 2,
-     "--max-new-tokens '1,2' is invalid; did you mean 12? give a number of tokens; see"
+     "--max-new-tokens '1,2' is invalid; give a number of tokens; see"
+     " dsocr-analyze archive --help"),
+    ("archive pages.csv --max-new-tokens 1,200", 2,
+     "--max-new-tokens '1,200' is invalid; did you mean 1200? give a number of tokens; see"
      " dsocr-analyze archive --help"),
     ("archive pages.csv --format xml", 2, "--format 'xml' is unknown; use table, json"),
     ("archive pages.csv --histogram dpi", 2, "--histogram 'dpi' is unknown; use grid, tokens"),

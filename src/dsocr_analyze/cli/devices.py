@@ -238,8 +238,8 @@ def named_devices(
     number = float(found["number"]) if found else 0.0
     if not 0 < number <= _MOST_GB:
         raise WorkloadError(
-            f"--memory-gb {memory_gb!r} is invalid; give a number above 0, at most {_MOST_GB}, like"
-            " 12, 11.5 or 12GiB"
+            f"--memory-gb {memory_gb!r} is invalid; {words.meant_point(memory_gb)}give a number"
+            f" above 0, at most {_MOST_GB}, like 12, 11.5 or 12GiB"
         )
     unit, factor = ("GiB", 2**30 / 1e9) if found and found["unit"] == "gib" else ("GB", 1.0)
     card = catalogue.Gpu(

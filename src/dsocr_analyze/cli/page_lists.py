@@ -55,7 +55,8 @@ def deadline_hours(text: str) -> float:
     hours = float(found["number"]) * _HOURS[found["unit"]] if found else 0.0
     if not hours:
         raise WorkloadError(
-            f"--deadline {text!r} is invalid; give a time above 0 like 90m, 12h, 3d, or hours"
+            f"--deadline {text!r} is invalid; {words.meant_point(text)}give a time above 0 like"
+            " 90m, 12h, 3d, or hours"
         )
     return hours
 

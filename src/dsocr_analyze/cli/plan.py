@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.archive.plan import Goals
 
 _COUNT: Final = re.compile(r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,6})?) *(?P<unit>[kmb]?)")
+_THOUSANDS: Final = re.compile(r",(?=[0-9]{3}(?![0-9]))")
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 _MOST_PAGES: Final = 10**15
 _SECONDS: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>s|ms|)")
@@ -213,7 +214,8 @@ def _mix(text: str) -> tuple[list[tuple[int, int]], list[float]]:
         page, _, share = item.rpartition(":")
         if not _SHARE.fullmatch(share.strip()) or not float(share):
             raise WorkloadError(
-                f"--mix {item!r} is no page with its share; give a list like a4@200:0.8,a3@300:0.2"
+                f"--mix {item!r} is no page with its share; {words.meant_point(text)}give a list"
+                " like a4@200:0.8,a3@300:0.2"
             )
         sizes.append(parse_page(page))
         shares.append(float(share))
@@ -228,11 +230,12 @@ def _check_pages(file: Path | None, count: str | None) -> None:
 
 
 def _number_of_pages(text: str) -> int:
-    found = _COUNT.fullmatch(text.strip().lower().replace(",", ""))
+    found = _COUNT.fullmatch(_THOUSANDS.sub("", text.strip().lower()))
     number = round(float(found["number"]) * _UNITS[found["unit"]]) if found else 0
     if not 1 <= number <= _MOST_PAGES:
         raise WorkloadError(
-            f"--pages {text!r} is invalid; give a number from 1 to 10^15 like 2000000, 500k or 2M"
+            f"--pages {text!r} is invalid; {words.meant_point(text)}give a number from 1 to 10^15"
+            " like 2000000, 500k or 2M"
         )
     return number
 
@@ -242,6 +245,7 @@ def _first_token_seconds(text: str) -> float:
     seconds = float(found["number"]) * (1e-3 if found["unit"] == "ms" else 1) if found else 0.0
     if not seconds:
         raise WorkloadError(
-            f"--first-token {text!r} is invalid; give a time above 0 like 2s or 800ms"
+            f"--first-token {text!r} is invalid; {words.meant_point(text)}give a time above 0 like"
+            " 2s or 800ms"
         )
     return seconds

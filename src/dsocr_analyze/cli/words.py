@@ -148,6 +148,10 @@ _SWITCHED: Final = {
     "true": "1", "yes": "1", "on": "1", "y": "1", "false": "0", "no": "0", "off": "0", "n": "0"
 }  # fmt: skip
 _UNITS: Final = {"": 1, "%": 0.01, "k": 1_000, "m": 1_000_000}
+_DECIMAL_COMMA: Final = re.compile(
+    r"(?<![\d,.])(0|\d+(?=,(?:\d\d?|\d{4,})(?!\d))),(\d+)(?![\d.x]|,\d)"
+)
+"""With three digits behind it, a comma separates thousands, unless there is only a zero before."""
 _NUMBER: Final = re.compile(r"(?P<digits>[0-9]+(?:\.[0-9]+)?)(?P<unit>[km%]?)")
 
 
@@ -244,14 +248,16 @@ def _wrong_value(error: Any, parameter: Any, context: Any) -> str:
     value = details[0].get("input") if details else None
     if not isinstance(value, str):  # the parser does not reveal it
         return f"{name} has a wrong value; {right}"
-    meant = _number_meant(value, is_part=metavar == "PART", choices=choices)
+    meant = _number_meant(value, metavar, choices)
     near = f"did you mean {meant}? " if meant else did_you_mean(value, choices)
     return f"{name} {value!r} is invalid; {near}{right}"
 
 
-def _number_meant(value: str, *, is_part: bool, choices: Sequence[str]) -> str | None:
-    """The number that an informal spelling like 1k, 10% or true means."""
-    plain = value.strip().lower().replace(",", "." if is_part else "").replace("_", "")
+def _number_meant(value: str, metavar: str, choices: Sequence[str]) -> str | None:
+    """The number that an informal spelling like 1k, 10%, 2,5 or true means."""
+    is_part = metavar == "PART"
+    plain = value.replace(",", ".") if is_part else with_point(value)
+    plain = plain.strip().lower().replace(",", "").replace("_", "")
     if choices:
         return next((each for each in choices if each == _SWITCHED.get(plain)), None)
     found = _NUMBER.fullmatch(plain)
@@ -261,7 +267,19 @@ def _number_meant(value: str, *, is_part: bool, choices: Sequence[str]) -> str |
     number = float(found["digits"]) * _UNITS[unit]
     if is_part:
         return f"{number:g}" if unit in ("", "%") and number <= 1 else None
-    return str(int(number)) if unit != "%" and number == int(number) else None
+    if unit == "%" or number == int(number):
+        return str(int(number)) if unit != "%" else None
+    return f"{number:g}" if metavar in ("MS", "AMOUNT") else None
+
+
+def with_point(text: str) -> str:
+    """The text with points in place of decimal commas."""
+    return _DECIMAL_COMMA.sub(r"\1.\2", text)
+
+
+def meant_point(text: str) -> str:
+    """`did you mean 1.5h, with a point? ` for a message; empty without a decimal comma."""
+    return "" if (meant := with_point(text)) == text else f"did you mean {meant}, with a point? "
 
 
 def spelling(parameter: Any, context: Any) -> str:
