@@ -1040,6 +1040,24 @@ def test_exit_codes(capsys, line, code, fits):
     assert (ended, [row["fits"] for row in rows]) == (code, fits)
 
 
+def test_the_first_line_tells_what_a_gpu_lacks_from_too_little_memory(capsys):
+    """And names few GPUs, or says how many they are."""
+    lines = {
+        pages: run(capsys, "fit", "--batch-size", pages, "--format", "markdown")[1].split("\n")[0]
+        for pages in ("1", "6", "30")
+    }
+    _, *reasons = lines["1"].rstrip("\\").split("; ")
+    older = ", ".join(filter(BEFORE_AMPERE.__contains__, gpu_catalogue()))
+    assert reasons == [f"no bfloat16: {older}"]
+    for pages, line in lines.items():
+        rows = rows_of(capsys, "--batch-size", pages)[1]
+        little = [each["gpu"] for each in rows if not each["fits"] and not each["lacks"]]
+        fitting = len(rows) - len(BEFORE_AMPERE) - len(little)
+        assert f" on {fitting} of {len(rows)} GPUs; " in line
+        named = ", ".join(little) if pages == "6" else len(little)
+        assert (f"; too little memory: {named}; no bfloat16: t4, " in line) == bool(little)
+
+
 @pytest.mark.exhaustive
 def test_in_a_list_of_all_gpus_what_one_lacks_is_said(capsys):
     rows = {row["gpu"]: row for row in rows_of(capsys)[1]}

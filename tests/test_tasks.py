@@ -68,7 +68,7 @@ ANSWERS = {
     "fit a100-40gb": FITS.format("Yes", 1, "7.460", "A100 40 GB", "36.00"),
     "fit a100-40gb --reserved 0.1 --batch-size 16":
         FITS.format("Yes", 16, "19.28", "A100 40 GB", "36.00"),
-    "fit": r"^1 page \(7.460 GB\) fits on \d+ of \d+ GPUs, not on t4,",
+    "fit": r"^1 page \(7.460 GB\) fits on \d+ of \d+ GPUs; no bfloat16: t4,",
     "time a100-80gb-sxm": PAGE_SECONDS.format("a100-80gb-sxm, serving, vllm", ""),
     "time h100 --runtime eager":
         r"eager: [\d.]+ s a page .* the GPU is busy [\d.]+ % of it and otherwise waits for the"

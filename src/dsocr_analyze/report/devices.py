@@ -260,6 +260,10 @@ def corrections_table(document: CorrectionsDocument) -> Table:
 # --- what fits on them -------------------------------------------------------------------------
 
 
+_MOST_NAMED: Final = 8
+"""Most GPUs named in a line; the table has all."""
+
+
 class ServedFit(Struct, frozen=True, kw_only=True):
     """How a serving engine divides a GPU's memory, and how many pages it runs at a time.
 
@@ -332,10 +336,19 @@ def fit_answers(document: FitDocument, titles: Sequence[str], *, is_named: bool)
         return _served_answers(document, titles, what, is_named=is_named)
     need = bytes_text(document.gpus[0].needed_bytes)
     if not is_named:
-        others = [each.gpu for each in document.gpus if each.lacks or not each.fits]
-        fitting = len(document.gpus) - len(others)
-        but = f", not on {', '.join(others)}" if fitting and others else ""
-        return [f"{what} ({need}) fits on {fitting} of {len(document.gpus)} GPUs{but}"]
+        others: dict[str, list[str]] = {"too little memory": []}
+        for each in document.gpus:
+            why = " and ".join(f"no {lack}" for lack in each.lacks)
+            if why or not each.fits:
+                others.setdefault(why or "too little memory", []).append(each.gpu)
+        fitting = len(document.gpus) - sum(map(len, others.values()))
+        but = [
+            f"; {why}: {', '.join(names) if len(names) <= _MOST_NAMED else len(names)}"
+            for why, names in others.items()
+            if names
+        ]
+        fits = "fits" if document.workload.batch_size == 1 else "fit"
+        return [f"{what} ({need}) {fits} on {fitting} of {len(document.gpus)} GPUs{''.join(but)}"]
     return [
         f"{'Yes' if each.fits else 'No'}: {what} {'needs' if what.startswith('1 ') else 'need'}"
         f" {need}, and {title} has {bytes_text(each.usable_bytes)} free; at most {_most(each)} at"
