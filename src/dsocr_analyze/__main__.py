@@ -30,8 +30,9 @@ def run() -> NoReturn:
 
         # One command, then exit: garbage collection over a million imported objects, and
         # deallocating them one by one at exit, would take a third of the run time. Commands that
-        # loop enable it again (`_SHORT` in cli/commands.py).
+        # loop enable it again (`_SHORT` in cli/commands.py), for much garbage.
         gc.disable()
+        gc.set_threshold(100_000)
         code = main()
         interruption.ignore()
         drop_unwritable()

@@ -1,6 +1,6 @@
 """What a user keeps in the config folder: device profiles, and servers' benchmarks, a file each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ _LARGEST_BYTES: Final = 1 << 16
 """More than any kept benchmark has."""
 
 
-def gpu_profiles(given: Sequence[Path] | None) -> dict[str, Device]:
+def gpu_profiles(given: Sequence[Path] | None) -> Mapping[str, Device]:
     """Profiles by GPU: shipped, the user's own, given; raises DeviceError or OwnFolderError."""
     return all_profiles([*own_files(PROFILES, ".toml"), *(given or ())])
 

@@ -11,7 +11,7 @@ one. What no engine launched holds under all.
 import json
 import re
 import tomllib
-from collections import ChainMap
+from collections import ChainMap, UserDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, fields, replace
 from functools import cache
@@ -81,13 +81,21 @@ def device(name: str, *, profiles: Iterable[Path] = ()) -> Device:
     return known[catalogue_name(name, known)]
 
 
-def all_profiles(files: Iterable[Path] = ()) -> dict[str, Device]:
+class _Profiles(UserDict[str, Any]):
+    """Devices by name; None is the shipped one, which is read when it is asked for."""
+
+    def __getitem__(self, name: str) -> Device:
+        found: Device | None = self.data[name]
+        return found or _shipped(name)
+
+
+def all_profiles(files: Iterable[Path] = ()) -> Mapping[str, Device]:
     """All GPUs by name; a user's `files` add to them or replace them.
 
     Raises:
         DeviceError: A file is wrong.
     """
-    profiles = dict(zip(gpu_catalogue(), map(_shipped, gpu_catalogue()), strict=True))
+    profiles = _Profiles(dict.fromkeys(gpu_catalogue()))
     for file in files:
         profile = profile_from_file(file, profiles)
         profiles[profile.gpu.name] = profile

@@ -175,19 +175,18 @@ class Served:
         if isinstance(T, int):
             layers = self._bytes_of_layers(c, B, T, dtype)
         else:
-            layers = self._bytes_by_length(c, B, 1 << int(T.max()).bit_length(), dtype)[T - 1]
+            lengths = range(1, (1 << int(T.max()).bit_length()) + 1)
+            layers = self._bytes_of_layers(c, B, lengths, dtype)[T - 1]
         return maximum(views + B * T * c.decoder.hidden_size * dtype.nbytes, left + layers)
 
-    def _bytes_of_layers(self, c: ModelDimensions, B: int, T: Size, dtype: Dtype) -> Size:
-        """The most bytes alive in the decoder, embeddings included."""
-        t, p = ArrayTape(dtype, weights=False), Pass(B, T, flash=True)
+    @lru_cache(maxsize=64)  # noqa: B019  # prompts of all lengths are looked up in one table
+    def _bytes_of_layers(self, c: ModelDimensions, B: int, T: int | range, dtype: Dtype) -> Size:
+        """The most bytes alive in the decoder, embeddings included, of one length or many."""
+        lengths = T if isinstance(T, int) else np.array(T)
+        t, p = ArrayTape(dtype, weights=False), Pass(B, lengths, flash=True)
         embeds = t.empty(p.tokens * c.decoder.hidden_size, dtype)
         self.model.decoder(t, embeds, p, c.decoder)
         return t.peak.nbytes
-
-    @lru_cache(maxsize=64)  # noqa: B019  # prompts of all lengths are looked up in one table
-    def _bytes_by_length(self, c: ModelDimensions, B: int, most: int, dtype: Dtype) -> Size:
-        return self._bytes_of_layers(c, B, np.arange(1, most + 1), dtype)
 
     @lru_cache(maxsize=4096)  # noqa: B019  # prompts of all lengths have a few kinds of pages
     def _bytes_of_views(
