@@ -79,22 +79,27 @@ def serving_from(asked: Mapping[str, Any]) -> Serving:
     host, reserved = runtimes.server_named(asked["server"]), asked["reserved"]
     share, most = asked["gpu_memory_utilization"], asked["max_num_seqs"]
     chunk = asked["max_num_batched_tokens"]
-    for is_wrong, why in (
-        (most is not None and not 1 <= most <= MOST_CONCURRENCY,
-         f"max_num_seqs {most} is out of range; give 1 to {MOST_CONCURRENCY}"),
-        (chunk is not None and not 1 <= chunk <= _MOST_CHUNK,
-         f"max_num_batched_tokens {chunk} is out of range; give 1 to {_MOST_CHUNK}"),
-        (share is not None and not 0 < share <= 1,
-         f"gpu_memory_utilization {share or 0:g} is out of range; give a part above 0, at most 1"),
-        (share is not None and reserved != _DEFAULTS["reserved"],
-         f"gpu_memory_utilization {share or 0:g} leaves {1 - (share or 0):.4g} of the memory free;"
-         f" leave out reserved={reserved:g}"),
-        (host.engine == "vllm" and most and chunk and chunk < most,
-         f"vLLM refuses max_num_batched_tokens {chunk} below max_num_seqs {most}; give {most} or"
-         " more"),
-    ):  # fmt: skip
-        if is_wrong:
-            raise WorkloadError(why, arguments=[*options.SERVER_LIMITS, "reserved"])
+    refused: str | None = None
+    if most is not None and not 1 <= most <= MOST_CONCURRENCY:
+        refused = f"max_num_seqs {most} is out of range; give 1 to {MOST_CONCURRENCY}"
+    elif chunk is not None and not 1 <= chunk <= _MOST_CHUNK:
+        refused = f"max_num_batched_tokens {chunk} is out of range; give 1 to {_MOST_CHUNK}"
+    elif share is not None and not 0 < share <= 1:
+        refused = (
+            f"gpu_memory_utilization {share:g} is out of range; give a part above 0, at most 1"
+        )
+    elif share is not None and reserved != _DEFAULTS["reserved"]:
+        refused = (
+            f"gpu_memory_utilization {share:g} leaves {1 - share:.4g} of the memory free; leave out"
+            f" reserved={reserved:g}"
+        )
+    elif host.engine == "vllm" and most and chunk and chunk < most:
+        refused = (
+            f"vLLM refuses max_num_batched_tokens {chunk} below max_num_seqs {most}; give {most} or"
+            " more"
+        )
+    if refused is not None:
+        raise WorkloadError(refused, arguments=[*options.SERVER_LIMITS, "reserved"])
     reserved = reserved if share is None else 1 - share
     host = replace(host, chunk_tokens=chunk or host.chunk_tokens, most_sequences=most)
     types: list[str | None] = []
