@@ -256,7 +256,7 @@ def _wrong_value(error: Any, parameter: Any, context: Any) -> str:
 def _number_meant(value: str, metavar: str, choices: Sequence[str]) -> str | None:
     """The number that an informal spelling like 1k, 10%, 2,5 or true means."""
     is_part = metavar == "PART"
-    plain = value.replace(",", ".") if is_part else with_point(value)
+    plain = value.replace(",", ".") if is_part else _with_point(value)
     plain = plain.strip().lower().replace(",", "").replace("_", "")
     if choices:
         return next((each for each in choices if each == _SWITCHED.get(plain)), None)
@@ -272,14 +272,14 @@ def _number_meant(value: str, metavar: str, choices: Sequence[str]) -> str | Non
     return f"{number:g}" if metavar in ("MS", "AMOUNT") else None
 
 
-def with_point(text: str) -> str:
+def _with_point(text: str) -> str:
     """The text with points in place of decimal commas."""
     return _DECIMAL_COMMA.sub(r"\1.\2", text)
 
 
 def meant_point(text: str) -> str:
     """`did you mean 1.5h, with a point? ` for a message; empty without a decimal comma."""
-    return "" if (meant := with_point(text)) == text else f"did you mean {meant}, with a point? "
+    return "" if (meant := _with_point(text)) == text else f"did you mean {meant}, with a point? "
 
 
 def spelling(parameter: Any, context: Any) -> str:
