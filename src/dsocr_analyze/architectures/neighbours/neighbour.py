@@ -163,9 +163,6 @@ class Neighbour(Architecture, OcrModel):
     default_mode = NATIVE.name
     generate = Prompt(0, "input_ids", 0, without=("position_ids",))
     is_of_transformers = True
-    packs_pages = True
-    is_head_last = True
-    fuses_views = True
     layers_path = "model.language_model"
     least_transformers = "5.23"
     decoder = staticmethod(decoder)

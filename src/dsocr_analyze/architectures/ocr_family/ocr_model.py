@@ -35,9 +35,9 @@ class OcrModel(ABC):
         begins: Names of vision stages by the path at which each begins.
         layers_path: Of the module that has the decoder's layers and its last norm.
         not_modelled: Operators that no forward has.
-        packs_pages: Whether all pages of a batch pass the vision stages at once.
-        fuses_views: Whether vision stages have fused attention and norms in a serving engine.
-        is_head_last: Whether the head runs for the last position of each prompt alone.
+        is_of_transformers: Whether transformers itself has its class. Then all pages of a batch
+            pass the vision stages at once, which have fused attention and norms in a serving
+            engine, and the head runs for the last position of each prompt alone.
     """
 
     stages: tuple[StageScope, ...]
@@ -45,9 +45,7 @@ class OcrModel(ABC):
     config_table: KeyTable
     layers_path: ClassVar[str]
     not_modelled: ClassVar[tuple[IncidentalOperators, ...]] = ()
-    packs_pages: ClassVar[bool] = False
-    is_head_last: ClassVar[bool] = False
-    fuses_views: ClassVar[bool] = False
+    is_of_transformers: bool = False
 
     @abstractmethod
     def read_dimensions(self, config: Config) -> ModelDimensions:
@@ -164,14 +162,10 @@ def step(model: OcrModel, c: Any, p: Pass, dtype: Dtype) -> Tape:
     return t
 
 
-_ANY_SIZES: Final = (1024, 1024, 1024, 2, 2, 1, 1)
-"""As `view_sizes` takes them; parameters do not depend on pages."""
-
-
 @lru_cache
 def owned_params(model: OcrModel, c: Any) -> tuple[Mapping[str, int], Parameters]:
     """Parameters, as any page's prefill pass declares them, by stage and all."""
-    page = model.page_with(model.view_sizes(*_ANY_SIZES))
+    page = model.page_with(model.view_sizes(1024, 1024, 1024, 2, 2, 1, 1))  # any page has them all
     t, _ = prefill(model, c, page, BFLOAT16, flash=False)
     by_stage: dict[str, int] = {}
     unassigned: dict[str, int] = {}

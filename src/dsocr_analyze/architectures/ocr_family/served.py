@@ -1,9 +1,9 @@
 """A relative or a neighbour as a serving engine runs it, on a tape.
 
 The encoders run as in the model's own code (`vllm/model_executor/models/deepseek_ocr.py`), but with
-some of the fused kernels in `FUSIONS` if the model `fuses_views`. A prompt runs alone, a step runs
-all sequences, as these kernels, which do the matrix work of what they replace, except for logits
-that nobody reads and tables of angles.
+some of the fused kernels in `FUSIONS` if the model is of transformers. A prompt runs alone, a step
+runs all sequences, as these kernels, which do the matrix work of what they replace, except for
+logits that nobody reads and tables of angles.
 
 B is sequences, T new tokens and K keys of each, integers or arrays; n is tokens, d the width.
 
@@ -145,7 +145,7 @@ class Served:
         self, dtype: Dtype, begins: Mapping[str, str] | None = None, *, records: bool = True
     ) -> Tape:
         t = Tape(dtype, begins, records=records)
-        t.is_served = self.model.fuses_views
+        t.is_served = self.model.is_of_transformers
         return t
 
     # --- memory
