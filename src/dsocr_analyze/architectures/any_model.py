@@ -30,12 +30,6 @@ _KEYS: Final = "keys"
 
 MODEL_DTYPE: Final = "model"
 _IDS: Final = "int64"
-_DTYPES: Final = (
-    MODEL_DTYPE,
-    *("float32", "float16", "bfloat16", "float64"),
-    *(_IDS, "int32", "int16", "int8", "uint8"),
-    "bool",
-)
 _DTYPES_OF_KINDS: Final = {"b": "bool", "i": _IDS, "f": MODEL_DTYPE}
 """By the kinds of data that numpy tells apart."""
 
@@ -336,7 +330,10 @@ def _tensor(table: TomlTable) -> TensorInput:
             f" {'missing' if shape is None else 'given'}; give one of them"
         )
     usual_dtype = MODEL_DTYPE if values is None else _usual_dtype(table, values)
-    dtype = table.choice("dtype", _DTYPES, usual_dtype)
+    dtype = table.choice("dtype", (
+        MODEL_DTYPE, "float32", "float16", "bfloat16", "float64", _IDS, "int32", "int16", "int8",
+        "uint8", "bool",
+    ), usual_dtype)  # fmt: skip
     found = TensorInput(
         shape=shape,
         values=None if values is None else tuple(values),

@@ -15,9 +15,6 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
     table_of,
 )
 
-_NO_WINDOW: Final = Harmless("read only with 'use_sliding_window', which is off")
-_CHANNELS: Final = Fixed((3,), "it changes the channels of a pixel")
-
 _ROTARY: Final[Rules] = {
     "mrope_section": USED,
     "mrope_interleaved": Harmless("the model's class says how sections are taken"),
@@ -51,7 +48,10 @@ _DECODER: Final[Rules] = {
     **{f"rope_scaling.{name}": rule for name, rule in _ROTARY.items()},
     **{f"rope_parameters.{name}": rule for name, rule in _ROTARY.items()},
     **dict.fromkeys(("rms_norm_eps", "rope_theta"), VALUE),
-    **dict.fromkeys(("sliding_window", "max_window_layers"), _NO_WINDOW),
+    **dict.fromkeys(
+        ("sliding_window", "max_window_layers"),
+        Harmless("read only with 'use_sliding_window', which is off"),
+    ),
     **dict.fromkeys(("attention_bias", "use_bias"), Fixed((False, None), "it adds biases")),
     "num_nextn_predict_layers": Harmless("`generate` runs no layers that predict further tokens"),
 }
@@ -82,7 +82,10 @@ _VISION: Final[Rules] = {
         ),
         USED,
     ),
-    **dict.fromkeys(("in_channels", "in_chans", "num_channels"), _CHANNELS),
+    **dict.fromkeys(
+        ("in_channels", "in_chans", "num_channels"),
+        Fixed((3,), "it changes the channels of a pixel"),
+    ),
     **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "rope_theta"), VALUE),
     "hidden_dropout_prob": Harmless("read in training only"),
     "tokens_per_second": Harmless("for videos"),

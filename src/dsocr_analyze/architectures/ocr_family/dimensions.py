@@ -85,11 +85,6 @@ _PROJECTOR_TYPES: Final = (
 )
 """Variants of `MlpProjector` (`deepencoder.py`)."""
 
-_PAIR_PROJECTOR_TYPES: Final = ("low_high_hybrid_split_mlp_gelu", "low_high_split_mlp_gelu")
-"""Variants with two inputs, high and low features, each of `input_dim`."""
-
-_DOWNSAMPLE_TYPES: Final = ("normlayer_downsample_mlp_gelu", "downsample_mlp_gelu")
-
 
 @dataclass(frozen=True, slots=True)
 class ProjectorDimensions:
@@ -122,7 +117,7 @@ class ProjectorDimensions:
         keys = ConfigKeys(config).section("projector_config")
         kind = keys.choice("projector_type", _PROJECTOR_TYPES)
         n_embed = keys.integer("n_embed", most=LARGEST_WIDTH)
-        ratio = keys.integer("downsample_ratio") if kind in _DOWNSAMPLE_TYPES else 1
+        ratio = keys.integer("downsample_ratio") if kind.endswith("downsample_mlp_gelu") else 1
         channel_div = keys.number("channel_div", 0.5, least=0)
         keys.check(
             1 <= int(n_embed * channel_div) < n_embed,
@@ -156,7 +151,6 @@ class ProjectorDimensions:
 
 # --- the decoder -------------------------------------------------------------------------------
 
-_TOPK_METHODS: Final = ("greedy", "group_limited_greedy", "noaux_tc")
 
 DECODER_DEFAULTS: Final[Mapping[str, Any]] = {
     "hidden_act": "silu",
@@ -381,7 +375,7 @@ def _experts(keys: ConfigKeys) -> dict[str, Any]:
     experts = keys.integer_or_null("n_routed_experts", most=_MOST_EXPERTS)
     if experts is None:
         return {}
-    method = keys.choice("topk_method", _TOPK_METHODS)
+    method = keys.choice("topk_method", ("greedy", "group_limited_greedy", "noaux_tc"))
     per_token = keys.integer("num_experts_per_tok")
     keys.check(
         per_token <= experts, "num_experts_per_tok", f"at most 'n_routed_experts', {experts}"
@@ -495,7 +489,7 @@ def check_projector(
     merges = "merges tokens, but the page's layout has a place for each"
     for name, value, reason in (
         ("conv_fusion_high_low_features", projector.conv_fusion, takes_two),
-        ("projector_type", kind in _PAIR_PROJECTOR_TYPES and kind, takes_two),
+        ("projector_type", kind.startswith("low_high") and kind, takes_two),
         ("token_pooling", projector.token_pooling, merges),
         ("downsample_ratio", ratio > 1 and ratio, merges),
     ):

@@ -71,9 +71,6 @@ DECODE: Final = StageScope(
     ("one step over a cache of seq_len tokens, with all of the decoder's work",),
 )
 
-_ROUTED_EXPERT: Final = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(?P<below>\..*)?")
-"""Paths of a routed expert and what is in it."""
-
 _NUMBERED: Final = re.compile(
     r"(?P<list>model\.sam_model\.blocks|model\.vision_model\.transformer\.layers"
     r"|model\.qwen2_model\.model\.model\.layers|model\.layers)"
@@ -122,7 +119,7 @@ class FamilyMember(OcrModel, Architecture):
     layers_path = "model"
     not_modelled = NOT_MODELLED
     decoder = staticmethod(decoder)
-    routed_expert = _ROUTED_EXPERT
+    routed_expert = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(?P<below>\..*)?")
 
     def __init__(self) -> None:
         self.closed_forms, self.begins = ClosedForms(self), {}
