@@ -1,12 +1,8 @@
 """Optional extras: what needs a package that is not installed says which extra brings it."""
 
 import importlib.util
-from typing import Final
 
 from dsocr_analyze.errors import ExtraError
-
-_RUNS_MODELS: Final = ("torch", "transformers", "fvcore")
-"""What the extra `trace` brings; all else in it is required by these."""
 
 
 def require_extra(what: str, extra: str, *packages: str) -> None:
@@ -23,4 +19,5 @@ def require_extra(what: str, extra: str, *packages: str) -> None:
 
 def require_trace() -> None:
     """Raises ExtraError if what runs models is not installed."""
-    require_extra("running a model", "trace", *_RUNS_MODELS)
+    # These require all else in the extra.
+    require_extra("running a model", "trace", "torch", "transformers", "fvcore")

@@ -15,11 +15,6 @@ from dsocr_analyze.tape import Size
 
 Integers = NDArray[np.int64]
 
-_LARGEST_BLOCK_BYTES: Final = 31 << 20
-"""Just below glibc's largest threshold."""
-
-_LARGEST_INT64: Final = 2**63 - 1
-
 _FIGURES: Final = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written")
 
 _PARTS: Final = {
@@ -97,7 +92,7 @@ def _columns_and_rows(
 @cache
 def _keep_freed_memory() -> None:
     """Lets glibc keep up to twice this block, or page faults take a third of a sweep's time."""
-    np.empty(_LARGEST_BLOCK_BYTES, np.uint8)
+    np.empty(31 << 20, np.uint8)  # just below glibc's largest threshold
 
 
 def figures(name: str, work: Work) -> dict[str, Any]:
@@ -167,7 +162,7 @@ def _int64(name: str, counts: Any, n: int) -> Integers:
     """An integer or an array of integers as int64, `[n]`."""
     if isinstance(counts, int) or counts.dtype == object:
         largest = np.max(counts, initial=0)
-        if largest > _LARGEST_INT64:
+        if largest > np.iinfo(np.int64).max:
             raise WorkloadError(
                 f"{name} of {largest} does not fit a 64-bit column; "
                 "give fewer pages at a time, fewer tokens or smaller views"

@@ -36,8 +36,6 @@ _MOST_NEW_BYTES: Final = 400 * 2**20
 
 _SECONDS_BETWEEN_LOOKS: Final = 0.05
 
-_POINTS_AN_INCH: Final = 72
-
 _DAMAGE: Final = (
     ArithmeticError,
     AssertionError,
@@ -183,7 +181,7 @@ def _pixels(page: Mapping[str, Any], dpi: int) -> tuple[int, int]:
         raise PageError(f"its UserUnit {float(unit):g} is not a valid size")
     if turn % 90:
         raise PageError(f"its Rotate {float(turn):g} is not a multiple of 90")
-    scale = unit * dpi / _POINTS_AN_INCH
+    scale = unit * dpi / 72  # points an inch
     width, height = (int(side * scale + Fraction(1, 2)) for side in (right - left, high - low))
     return (height, width) if turn % 180 else (width, height)
 

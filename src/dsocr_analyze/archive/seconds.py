@@ -31,13 +31,6 @@ from dsocr_analyze.workload import Mode
 
 Floats = NDArray[np.float64]
 
-_SECONDS: Final = (
-    "ttft_seconds",
-    "tpot_seconds",
-    "page_seconds",
-    "pages_per_second",
-    "tokens_per_second",
-)
 METHOD: Final = (
     "each page takes as long as if all pages in flight were like it: in steady state, a GPU's time"
     " per page is 1 over the pages per second; preprocessing is averaged over pages with the same"
@@ -98,7 +91,13 @@ class TimeRequested:
         """
         prepare = self.job.prepare_seconds_of_pages(timer.model.architecture, mode, *sizes)
         times = timer.times(many_pages(timer, mode, workloads, sizes, prepare))
-        seconds = {name: getattr(times, name) for name in _SECONDS}
+        seconds = {
+            "ttft_seconds": times.ttft_seconds,
+            "tpot_seconds": times.tpot_seconds,
+            "page_seconds": times.page_seconds,
+            "pages_per_second": times.pages_per_second,
+            "tokens_per_second": times.tokens_per_second,
+        }
         columns = {
             "gpu": pa.repeat(timer.model.device.gpu.name, len(workloads.grids)),
             **{name: pa.array(each, mask=np.isnan(each)) for name, each in seconds.items()},

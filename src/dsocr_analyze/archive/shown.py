@@ -105,7 +105,6 @@ def _axis_text(value: Any) -> str:
 # --- lists of pages ------------------------------------------------------------------------------
 
 _BAR_WIDTH: Final = 40
-_SHOWN_EXTENSIONS: Final = 12
 
 _OTHERS: Final = {
     "hidden": ("hidden file or folder, ignored", "hidden files or folders, ignored"),
@@ -264,7 +263,7 @@ def file_lines(files: FilesDocument) -> Iterator[str]:
     yield f"Files: {' and '.join(pages) or 'no pages'}"
     if files.not_counted:
         counts = [(each.extension, each.files) for each in files.not_counted]
-        yield f"Not counted: {extensions_text(counts, _SHOWN_EXTENSIONS)}"
+        yield f"Not counted: {extensions_text(counts, most=12)}"
     yield from (
         f"Not counted: {count:,} {wordings[count != 1]}"
         for name, wordings in _OTHERS.items()
@@ -465,7 +464,6 @@ MOST_POINTS: Final = 20_000
 Series: TypeAlias = Mapping[str, Sequence[tuple[Any, float]]]
 """Positions and values of each line or colour of bars."""
 
-_BAR_INCHES: Final = 0.16  # wide enough for a vertical value label
 _INCHES: Final = (8.0, 14.0)
 _MARKED_POINTS: Final = 40
 
@@ -485,8 +483,8 @@ def _series_picture(
     bars = 0 if lines else len(drawn)
     scale = scale_of(max(drawn, default=0), unit)
     with drawing():
-        width = min(max(_INCHES[0], 1.2 + _BAR_INCHES * bars), _INCHES[1])
-        picture = Picture(title, below, width=width)
+        wanted = 1.2 + 0.16 * bars  # bars as wide as a vertical value label
+        picture = Picture(title, below, width=min(max(_INCHES[0], wanted), _INCHES[1]))
         picture.name_axes(across, f"{up} [{scale.unit}]")
         scale_axis(picture.axes.yaxis, scale, whole=unit == "tokens")
         handles, tops = _lines(picture, series, lines) if lines else _bars(picture, series, scale)

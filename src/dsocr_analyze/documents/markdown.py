@@ -21,7 +21,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.errors import DocumentError
-from dsocr_analyze.input_files import read_bytes
+from dsocr_analyze.input_files import MEBIBYTE, read_bytes
 from dsocr_analyze.kernels import work_by
 from dsocr_analyze.report.table import bytes_text, flops_text, seconds_text
 
@@ -31,7 +31,6 @@ DATA: Final = Path(__file__).parent.parent / "docs"
 SOURCES: Final = DATA if DATA.is_dir() else DATA.parent.parent.parent / "docs"
 """Those, or the documents of a checkout."""
 
-_MOST_BYTES: Final = 1 << 20
 _BLOCK: Final = re.compile(
     r"^(?P<open><!-- begin (?P<name>[\w-]+) ?(?P<arguments>[^>]*?) ?-->\n)(?P<body>.*?)"
     r"(?P<close><!-- end (?P=name) -->)$",
@@ -129,7 +128,7 @@ class Sources:
         self.folder = folder
         try:
             self.texts = {
-                path.relative_to(folder).as_posix(): read_bytes(path, _MOST_BYTES).decode()
+                path.relative_to(folder).as_posix(): read_bytes(path, MEBIBYTE).decode()
                 for path in sorted(folder.rglob("*.md"))
             }
         except OSError as error:

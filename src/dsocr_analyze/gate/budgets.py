@@ -186,16 +186,16 @@ def _workload(name: str, workloads: TomlTable) -> BudgetedWorkload:
 _TEXTS: Final = ("model", "arch", "config", "stages", "hf_config", "mode", "page", "engine",
                  "weights_dtype", "kv_dtype", "dtype", "runtime", "server", "measurement",
                  "measured_on")  # fmt: skip
-_SIZES: Final = ("base_size", "image_size", "seq_len", "text_tokens", "max_new_tokens",
-                 "batch_size", "prompt_pages", "workers")  # fmt: skip
-_SWITCHES: Final = ("sliding_window", "use_flash_attn", "crop_mode")
 _GPUS: Final = 'a name, or a list like ["a100", "h100"]'
 
 
 def _options(table: TomlTable) -> Options:
     found: dict[str, Any] = {name: table.text(name, None) for name in _TEXTS}
-    found |= {name: table.whole(name, 0) for name in _SIZES}
-    for name in _SWITCHES:
+    found |= {name: table.whole(name, 0) for name in (
+        "base_size", "image_size", "seq_len", "text_tokens", "max_new_tokens", "batch_size",
+        "prompt_pages", "workers",
+    )}  # fmt: skip
+    for name in ("sliding_window", "use_flash_attn", "crop_mode"):
         # `true` as in TOML, or 1 as on the command line.
         value = table.value(name, False, (bool, int), "true or false")
         if value not in (0, 1):

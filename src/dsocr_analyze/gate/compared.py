@@ -19,7 +19,6 @@ InputKind = Literal["config", "code", "workload", "setting", "budget", "report"]
 MoveLevel = Literal["stage", "module", "operator", "kind"]
 
 _WORK: Final = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written")
-_MEMORY: Final = ("weights_bytes", "inputs_bytes", "kv_cache_bytes", "peak_activation_bytes")
 _MOST_NAMED: Final = 3
 _DIGEST: Final = 12
 """Characters of a digest that are shown."""
@@ -166,7 +165,11 @@ def counted_figures(report: Report) -> dict[str, int]:
         ("total.batch", total.batch, _WORK),
         *((f"stages.{name}", each, ("params", *_WORK)) for name, each in report.stages.items()),
         ("unassigned", report.unassigned, ("params",)),
-        ("memory", report.memory, _MEMORY),
+        (
+            "memory",
+            report.memory,
+            ("weights_bytes", "inputs_bytes", "kv_cache_bytes", "peak_activation_bytes"),
+        ),
     ]
     named = (
         (f"{place}.{name}", getattr(part, name, None))
@@ -362,7 +365,6 @@ def differences(measured: Measurement, report: Report, device: str) -> Iterator[
 
 # --- where work moved --------------------------------------------------------------------------
 
-_LEVELS: Final[tuple[MoveLevel, ...]] = get_args(MoveLevel)
 _NOTHING: Final = (0, 0, 0)
 
 _Moving: TypeAlias = tuple[MoveLevel, str, str]
@@ -404,7 +406,13 @@ def _moves(before: Report, after: Report) -> list[Move]:
                 params=amounts[2] if len(amounts) > 2 else None,
             ))  # fmt: skip
     return sorted(
-        found, key=lambda each: (_LEVELS.index(each.level), -each.share, each.stage, each.name)
+        found,
+        key=lambda each: (
+            get_args(MoveLevel).index(each.level),
+            -each.share,
+            each.stage,
+            each.name,
+        ),
     )
 
 

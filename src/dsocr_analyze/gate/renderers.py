@@ -15,9 +15,6 @@ from dsocr_analyze.gate.compared import Amounts, InputChange, InputKind, Move, M
 from dsocr_analyze.gate.judge import Check, Outcome, Verdict, WorkloadCheck
 from dsocr_analyze.report.table import Line, bytes_text, counted, scaled
 
-_COMMENT_LIMIT: Final = 65_536
-"""GitHub's limit for a comment in characters, applied to bytes."""
-
 _LEFT_OUT: Final = "\nThe rest is left out here; the check's JSON has all of it.\n"
 
 
@@ -38,8 +35,11 @@ class ReadableCheck(NamedTuple):
         ]
         yield from map(Line, map(visible, lines))
 
-    def markdown(self, limit: int = _COMMENT_LIMIT) -> str:
-        """Markdown in fewer than `limit` bytes, with a note if it isn't all."""
+    def markdown(self, limit: int = 65_536) -> str:
+        """Markdown in fewer than `limit` bytes, with a note if it isn't all.
+
+        GitHub's comments have at most as many characters as the default.
+        """
         blocks = [
             f"## Cost check: {_result(self.check)}\n",
             *([f"Against {as_code_span(self.check.baseline.title)}.\n"]

@@ -19,17 +19,11 @@ _SAFE: Final = (
     "-c", "core.attributesFile=/dev/null", "-c", "safe.bareRepository=explicit",
 )  # fmt: skip
 
-_KEPT_VARIABLES: Final = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES")
-"""Prefixes of git's variables that don't name a repository."""
-
 _LARGEST_FILE: Final = 16 * 2**20
 _MOST_FILES: Final = 5_000
 
 _LISTED: Final = re.compile(r"(?P<mode>\d+) \w+ (?P<name>\w+) +(?P<size>\S+)\t(?P<path>[^\0]+)\0")
 """A file as `git ls-tree -l -z` lists it; it has no size if it is not in this clone."""
-
-_FILE_MODES: Final = ("100644", "100755", "100664")
-_KINDS: Final = {"120000": "a symbolic link", "160000": "a submodule"}
 
 
 class Revision(NamedTuple):
@@ -107,10 +101,11 @@ class Revision(NamedTuple):
 
     def _content(self, entry: re.Match[str]) -> bytes:
         mode, size, called = entry["mode"], entry["size"], self._called(entry["path"])
-        if mode not in _FILE_MODES:
-            kind = _KINDS.get(mode, f"of mode {mode}")
+        if mode not in ("100644", "100755", "100664"):
+            kinds = {"120000": "a symbolic link", "160000": "a submodule"}
             raise BaselineError(
-                f"{called} is {kind}, which is not followed; commit the file itself"
+                f"{called} is {kinds.get(mode, f'of mode {mode}')}, which is not followed;"
+                " commit the file itself"
             )
         if not size.isdecimal():
             raise BaselineError(
@@ -138,7 +133,8 @@ def _git(folder: Path, *arguments: str) -> bytes:
     environment = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("GIT_") or name.startswith(_KEPT_VARIABLES)
+        if not name.startswith("GIT_")
+        or name.startswith(("GIT_CONFIG", "GIT_CEILING_DIRECTORIES"))  # which name no repository
     } | {
         "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "none",
         "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C",
