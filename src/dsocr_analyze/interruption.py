@@ -24,8 +24,6 @@ PATIENCE_SECONDS: Final = 1.0
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
-_Handler = Callable[[int, FrameType | None], Any]
-
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM: ends the work just as Ctrl-C does."""
@@ -80,7 +78,7 @@ class _Watch:
         self.holds = True
         self.is_final = False
         self.raised = _before_any_watch.pop() if _before_any_watch else None
-        self.handlers: dict[int, _Handler] = {}
+        self.handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
         self.thread = threading.get_ident()
         self._waiting: tuple[int, float] | None = None
         """The pending signal and when it arrived."""

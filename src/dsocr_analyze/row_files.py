@@ -305,7 +305,6 @@ def _without_quotes(lines: Any, is_quoted: Any, first: int, rejected: dict[int, 
 
 
 _BATCH_ROWS: Final = 131_072
-_BUFFER_BYTES: Final = 1 << 20
 
 _DAMAGE: Final = (OSError, UnicodeDecodeError, pa.ArrowException)
 """What pyarrow raises on a damaged file."""
@@ -313,7 +312,7 @@ _DAMAGE: Final = (OSError, UnicodeDecodeError, pa.ArrowException)
 
 def _open_parquet(path: Path, kind: RowKind) -> RowSource:
     try:
-        file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
         names = list(file.schema_arrow.names)
     except _DAMAGE as error:
         raise kind.unreadable(path, str(error)) from error

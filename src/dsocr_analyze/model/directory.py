@@ -49,8 +49,6 @@ _READS_CONFIG: Final = (
     " model in config.json; a trace shows what it runs"
 )
 
-_NOT_RUN: Final = "transformers' own class is counted; the directory's Python files are not run"
-
 _OWN: Final = Path(architectures.__file__).parent
 """Where the built-in references are."""
 
@@ -228,7 +226,7 @@ class ModelDirectory:
     def assumptions(self) -> tuple[str, ...]:
         """What the closed forms assume about the directory's code."""
         if self.sources and not self.has_code:
-            return (_NOT_RUN,)
+            return ("transformers' own class is counted; the directory's Python files are not run",)
         return (_READS_CONFIG,) if self.code == "other" else ()
 
     def class_in(self, role: str) -> tuple[str, str]:

@@ -119,9 +119,7 @@ _AUDIO_FRAMES: Final = 1000
 _AUDIO_SAMPLES: Final = 160_000
 """Ten seconds, where the config sets no length."""
 
-_OF_PICTURES: Final = ("vision_config", "vq_config", "encoder", "backbone_config")
 _OF_TEXT: Final = ("text_config", "decoder")
-_OF_SOUND: Final = ("audio_config", "audio_encoder_config", "encoder_config", "encoder")
 
 _SOUND_MASKS: Final[tuple[str, ...]] = ("feature_attention_mask", "input_features_mask")
 DESCRIBED: Final = frozenset(
@@ -196,12 +194,15 @@ def alternatives(
     `names` are the arguments of the model's forward, `submodules` those of its modules' forwards.
     """
     top = _Config(config)
-    pictures = top.part(_OF_PICTURES)
+    pictures = top.part(("vision_config", "vq_config", "encoder", "backbone_config"))
     ways: Iterable[dict[str, Input]] = [{}]
     if "pixel_values" in names:
         ways = _pictures(names, pictures, submodules)
     elif "input_features" in names or "input_values" in names:
-        ways = _sounds(names, top.part(_OF_SOUND))
+        ways = _sounds(
+            names,
+            top.part(("audio_config", "audio_encoder_config", "encoder_config", "encoder")),
+        )
     elif "flattened_patches" in names:
         # A row per patch, which begins with the numbers of its row and column.
         width = pictures.number("patch_embed_hidden_size", default=768)
@@ -307,14 +308,6 @@ TOKENS_AROUND: Final = 32
 _BEFORE: Final = 4
 """Those before it."""
 
-_LENGTHS: Final = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
-_BEGINS: Final = (
-    "vision_start_token_id", "image_start_token_id", "boi_token_id", "boi_token_index",
-)  # fmt: skip
-_ENDS: Final = (
-    "vision_end_token_id", "image_end_token_id", "eoi_token_id", "eoi_token_index",
-)  # fmt: skip
-
 
 def ids_of(
     config: transformers.PretrainedConfig, token: int | None, count: int, *, has_picture: bool
@@ -322,13 +315,20 @@ def ids_of(
     """The ids of a prompt that are not text, among them `count` times a `token`, and its length."""
     text = _Config(config).part(_OF_TEXT)
     if token is None:
-        longest = text.number(*_LENGTHS, default=2 * _TEXT)
+        longest = text.number(
+            "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", default=2 * _TEXT
+        )
         tokens = _TEXT if longest >= 2 * _TEXT else max(longest // 2, 1)
         end = text.number("eos_token_id", default=0)
         # CLIP's text model looks for the end of the text.
         return ((PlacedValue(end, tokens - 1, 1),) if has_picture and end else ()), tokens
     whole = _Config(config)
-    first, last = whole.first(*_BEGINS), whole.first(*_ENDS)
+    first = whole.first(
+        "vision_start_token_id", "image_start_token_id", "boi_token_id", "boi_token_index"
+    )
+    last = whole.first(
+        "vision_end_token_id", "image_end_token_id", "eoi_token_id", "eoi_token_index"
+    )
     known = range(text.number("vocab_size", default=2**31))  # a default may lie beyond them
     ahead = [PlacedValue(first, _BEFORE, 1)] if first in known else []
     start = _BEFORE + len(ahead)

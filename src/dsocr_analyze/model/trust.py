@@ -19,7 +19,6 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.output_files import locked, write_files
 
 _RECORD: Final = "trust.json"
-_LARGEST_STORE_BYTES: Final = 16 * MEBIBYTE
 
 
 def trust_store() -> Path | None:
@@ -35,7 +34,7 @@ def _read_store() -> dict[str, dict[str, str]]:
     try:
         with opened(store) as file:  # what is looked at is read, whatever takes its place
             _refuse_strangers(store, os.fstat(file.fileno()))
-            recorded = json.loads(content(file, store, _LARGEST_STORE_BYTES).decode())
+            recorded = json.loads(content(file, store, 16 * MEBIBYTE).decode())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

@@ -361,7 +361,6 @@ class _TextMeasure:
 _PREFIXES: Final = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"),
                     (10**3, "k"))  # fmt: skip
 
-_SIZES: Final = (8.0, 7.0, 6.0)
 _GAP: Final = 3.0  # pixels between adjacent texts
 _ABOVE: Final = 5.0  # pixels between a bar and its value
 
@@ -433,7 +432,7 @@ def label_bars(picture: Picture, tops: Sequence[Top]) -> None:
     centres = sorted(top.x for top in tops)
     slots = [right - left for left, right in itertools.pairwise(centres)]
     slot = 0.97 * axes.bbox.width * min(slots, default=last - first) / (last - first) - 1
-    for rotation, size in ((turned, size) for turned in (0, 90) for size in _SIZES):
+    for rotation, size in ((turned, size) for turned in (0, 90) for size in (8.0, 7.0, 6.0)):
         high = measure.height("0", size)
         wide = max((measure.width(top.text, size) for top in tops), default=0)
         if (high if rotation else wide) <= slot:

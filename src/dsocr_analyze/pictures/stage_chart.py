@@ -63,7 +63,6 @@ _WHAT: Final = {
     "bytes": ("bytes moved for one {}", "B"),
     "seconds": ("predicted seconds of one {} alone", "s"),
 }
-_BAR_WIDTH: Final = 0.8
 _BAR_INCHES: Final = (0.75, 1.6)
 _INCHES: Final = (8.0, 16.0)
 _KEY: Final[dict[str, Any]] = {"color": "0.35", "linestyle": ""}
@@ -197,7 +196,7 @@ def _stack(picture: Picture, bars: Sequence[_Bar], stages: Sequence[str]) -> lis
     for name in stages:
         heights = [bar.parts.get(name, 0.0) for bar in bars]
         patches.append([*picture.axes.bar(
-            range(len(bars)), heights, _BAR_WIDTH, bottom=below, color=colours[name],
+            range(len(bars)), heights, width=0.8, bottom=below, color=colours[name],
             hatch=HATCHES[PALETTE.index(colours[name])], edgecolor=paler(colours[name]),
             linewidth=0.6,
         )])  # fmt: skip

@@ -27,8 +27,6 @@ _FIGURE: Final = re.compile(r"-?\Z|(?=.{1,30}(?:\n.{,30})*\Z)[~?<(+-]*\d")
 """A cell that is empty or one or two numbers, not prose."""
 
 _NUMBER: Final = re.compile(r"[(\[~?+<>=-]*\d(?:[\d.,]*\d)?\Z")
-_JOINERS: Final = frozenset({"x", "/", "to"})
-"""Between two numbers: 2 x 3, 5.5 / 17, 1.0 to 1.2."""
 
 _AFTER_SEPARATOR: Final = re.compile(
     r"(?<=[./\\])(?!(?<=\d[./\\])\d)(?!(?<![\w*\])}].)\d)(?=[^\s./\\])"
@@ -200,7 +198,8 @@ def _pieces(text: str, width: int) -> Iterator[str]:
     last = ""
     for word in re.findall(r"^\s+\S+\s*|\S+\s*", text):
         is_measured = word.strip() == "x" or _NUMBER.match(last)
-        if groups and (last in _JOINERS if word[0].isdigit() else is_measured):
+        # Two numbers stay together: 2 x 3, 5.5 / 17, 1.0 to 1.2.
+        if groups and (last in ("x", "/", "to") if word[0].isdigit() else is_measured):
             groups[-1].append(word)
         else:
             groups.append([word])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import starmap
 from operator import attrgetter
-from typing import Final, TypeAlias
+from typing import Final
 
 from dsocr_analyze.kernels import FLOAT32, Attention, Convolution, Elements, Gemm, Kind, Rows, Work
 from dsocr_analyze.tape import Operand, Size, Tape, ceil_div
@@ -143,9 +143,6 @@ def interpolated(t: Tape, operator: str, table: Operand, n: int, flops: int) -> 
 # --- activation functions --------------------------------------------------------------------
 
 
-Activation: TypeAlias = Callable[[Tape, Operand], Operand]
-
-
 def _single(
     operator: str, flops: int, t: Tape, x: Operand, *, kind: Kind = "activation"
 ) -> Operand:
@@ -200,7 +197,7 @@ def _laplace(t: Tape, x: Operand) -> Operand:
     return t.hold(t.map("mul", t.map("add", _ERF(t, x))), x)
 
 
-ACTIVATIONS: Final[dict[str, Activation]] = {
+ACTIVATIONS: Final[dict[str, Callable[[Tape, Operand], Operand]]] = {
     "silu": _SILU,
     "swish": _SILU,
     "gelu": _GELU,

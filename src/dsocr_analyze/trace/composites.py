@@ -56,7 +56,6 @@ _WIDEST: Final = frozenset(
 
 _MATRICES: Final = ("input", "other")
 _ROWS: Final = ("input", "dim")
-_OF_ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _OF_RMS_NORM: Final = ("input", "normalized_shape", "weight")
 
 _COMPOSITES: Final[dict[Function, tuple[str, tuple[str, ...]]]] = {
@@ -67,7 +66,10 @@ _COMPOSITES: Final[dict[Function, tuple[str, tuple[str, ...]]]] = {
     torch.Tensor.__matmul__: ("matmul", ("self", "other")),
     torch.Tensor.__rmatmul__: ("matmul", ()),
     torch.einsum: ("einsum", ()),
-    F.scaled_dot_product_attention: ("scaled_dot_product_attention", _OF_ATTENTION),
+    F.scaled_dot_product_attention: (
+        "scaled_dot_product_attention",
+        ("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
+    ),
     torch.softmax: ("softmax", _ROWS),
     torch.Tensor.softmax: ("softmax", ("self", "dim")),
     F.softmax: ("softmax", _ROWS),

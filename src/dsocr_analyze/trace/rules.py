@@ -470,9 +470,6 @@ _FLOPS_OF: Final = dict[str, int]()
 for _flops, _names in _REAL_FLOPS.items():
     _FLOPS_OF.update(dict.fromkeys(_names.split(), _flops))
 
-_PER_MAC: Final = 8 - 2
-"""A complex multiply-accumulate is 8 real FLOPs, of which `macs` has 2."""
-
 
 def _scaled(counts: tuple[tuple[int, Count], ...], call: Call) -> int:
     """The sum of some counts, each times a factor."""
@@ -489,7 +486,8 @@ def complex_rule(name: str, rule: Rule) -> Rule | None:
     if rule.macs is not None:
         if rule.kind == "attention":
             return None
-        counts = (_PER_MAC, rule.macs), (2, rule.vector_flops)
+        # A complex multiply-accumulate is 8 real FLOPs, of which `macs` has 2.
+        counts = (8 - 2, rule.macs), (2, rule.vector_flops)
         return replace(rule, vector_flops=partial(_scaled, counts))
     if rule.vector_flops is nothing:
         return rule

@@ -43,11 +43,6 @@ _LARGEST_SAFE: Final = 2**53 - 1
 
 _IN_JSON: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
-_MODULE_FIELDS: Final = (
-    "class_name", "calls", "params", "flops", "matrix_flops", "vector_flops", "activations",
-    "bytes_read", "bytes_written",
-)  # fmt: skip
-
 
 # --- what a page is about ------------------------------------------------------------------------
 
@@ -89,10 +84,13 @@ def _columns(modules: Mapping[str, Module]) -> Mapping[str, Sequence[str | int |
     rows = modules.values()
     return {
         "path": [*modules],
-        **{name: [getattr(row, name) for row in rows] for name in _MODULE_FIELDS},
+        **{name: [getattr(row, name) for row in rows] for name in (
+            "class_name", "calls", "params", "flops", "matrix_flops", "vector_flops", "activations",
+            "bytes_read", "bytes_written",
+        )},
         "own_flops": [row.own.flops for row in rows],
         "own_bytes": [row.own.bytes_moved for row in rows],
-    }
+    }  # fmt: skip
 
 
 def comparison_contents(
