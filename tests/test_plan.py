@@ -147,13 +147,13 @@ def test_workers_are_busy_four_fifths_of_the_time_at_most(capsys):
 
 
 def test_repetition_shows_its_tail_and_its_cost(capsys):
-    lengths = ("--mean-new-tokens", "900", "--max-new-tokens", "8192")
+    lengths = ("--mean-new-tokens", "900", "--max-new-tokens", "7000")
     same = ("plan", "--pages", "2M", "--gpu", "h100", "--price", "2.5", *lengths)
     [without] = document(capsys, *same)["gpus"]
     assert without["repetition"] is None
     [plan] = document(capsys, *same, "--share-at-limit", "0.05")["gpus"]
     point, found = plan["points"][plan["planned"]], plan["repetition"]
-    assert (found["share"], found["tokens"]) == (0.05, 8192)
+    assert (found["share"], found["tokens"]) == (0.05, 7000)
     assert found["page_seconds"] > 5 * point["page_seconds"]
     assert found["cost"] == pytest.approx(2.5 * found["gpu_hours"])
     # Without repetition the same number of pages at once takes that much less.

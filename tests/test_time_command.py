@@ -58,6 +58,41 @@ def timed(capsys, options):
 
 
 @pytest.mark.parametrize(
+    ("limit", "shares"), [(99, "100.0 %"), (100, "10.0 %"), (1999, "10.0 %"), (2000, None)]
+)
+@pytest.mark.parametrize(
+    "line",
+    ["time l4", "plan --pages 9 --gpu l4", "archive pages.csv --gpu l4", "sweep --gpu l4 -q"
+     " --mode base --output rows.csv"],
+)  # fmt: skip
+def test_output_lengths_above_a_limit_that_is_given_are_named(capsys, line, limit, shares):
+    """Of ten pages, one has 2,000 tokens and the others 100."""
+    lengths = ("--new-tokens-from", "lengths.csv")
+    assert run(capsys, *line.split(), *lengths)[2] == ""
+    code, _, err = run(capsys, *line.split(), *lengths, "--max-new-tokens", limit)
+    said = "" if shares is None else (
+        f"dsocr-analyze: warning: {shares} of the lengths in 'lengths.csv' are above"
+        f" --max-new-tokens {limit}, up to 2,000; seconds are those of all lengths\n"
+    )  # fmt: skip
+    assert (code, err) == (0, said)
+
+
+@pytest.mark.parametrize(("new_tokens", "is_beyond"), [(7280, False), (7281, True)])
+def test_positions_beyond_those_trained_for_are_named(capsys, new_tokens, is_beyond):
+    """8,192 of them, of which the prompt has 913, and the last token is not read."""
+    Path("lengths.csv").write_text(f"new_tokens\n9\n9\n{new_tokens}\n")
+    for lengths in (("--max-new-tokens", new_tokens), ("--new-tokens-from", "lengths.csv")):
+        _, out, _ = run(capsys, "time", "l4", *lengths)
+        named = f"913 prompt tokens and {new_tokens} new ones reach 8193 positions, beyond the"
+        assert (named in " ".join(out.split())) == is_beyond
+    lengths = ("--new-tokens-from", "lengths.csv")
+    _, _, err = run(capsys, "plan", "--pages", "9k", "--gpu", "l4", *lengths)
+    assert ("3,000 of 9,000 pages exceed the decoder's max_position_emb" in err) == is_beyond
+    _, _, err = run(capsys, "fit", "l4", "--max-new-tokens", new_tokens)
+    assert ("reach 8193 positions, beyond the decoder's" in err) == is_beyond
+
+
+@pytest.mark.parametrize(
     ("options", "counts", "new_tokens", "assumed"),
     [
         ("h100-sxm", (1, 4, 16), 1024, {}),

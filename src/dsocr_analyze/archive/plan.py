@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final, Literal, Self
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from dsocr_analyze.archive.evaluate import Integers, Workloads
+from dsocr_analyze.archive.evaluate import Integers, Workloads, evaluate
 from dsocr_analyze.archive.pages import Pages
 from dsocr_analyze.archive.seconds import (
     METHOD,
@@ -112,6 +113,21 @@ class PlannedPages:
         if pages is None:
             return self
         return replace(self, counts=self.counts * (pages / self.counts.sum()))
+
+    def beyond_positions(self, model: CountedModel, setting: Setting, job: Assumptions) -> int:
+        """How many pages reach more positions than the decoder was trained for."""
+        trained = model.dimensions.decoder.max_position_embeddings
+
+        @cache
+        def share(prompt_tokens: int, max_new_tokens: int) -> float:
+            found = job.lengths(max_new_tokens)
+            fitting = bisect_right(found.lengths, trained - prompt_tokens + 1)
+            return math.fsum(found.shares[fitting:])
+
+        prompts = evaluate(model, setting, self.workloads).seq_len
+        tokens = np.broadcast_arrays(prompts, self.workloads.max_new_tokens, self.counts)
+        pages = zip(*(each.tolist() for each in tokens), strict=True)
+        return round(math.fsum(count * share(*both) for *both, count in pages))
 
 
 # --- its document ---------------------------------------------------------------------------------

@@ -282,8 +282,7 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
         )
     yield from malformed_warnings(document.rows, document.malformed)
     yield from (
-        f"{beyond:,} of {pages:,} pages exceed the decoder's max_position_embeddings,"
-        f" {max_positions}, in mode {totals.mode}; they are counted anyway"
+        beyond_warning(beyond, pages, max_positions, totals.mode)
         for totals in document.totals
         if (beyond := totals.pages_beyond_max_position_embeddings)
     )
@@ -292,6 +291,14 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
         f" {time.concurrency} at a time on {time.gpu}; the others wait"
         for time in document.time
         if (waiting := time.pages_that_wait)
+    )
+
+
+def beyond_warning(beyond: int, pages: int, max_positions: int, mode: str) -> str:
+    """How many pages reach more positions than the decoder was trained for."""
+    return (
+        f"{beyond:,} of {pages:,} pages exceed the decoder's max_position_embeddings,"
+        f" {max_positions}, in mode {mode}; they are counted anyway"
     )
 
 

@@ -23,6 +23,7 @@ from dsocr_analyze.report.opening import (
     opening_line,
     workload_document,
 )
+from dsocr_analyze.workload import position_warnings
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -166,6 +167,9 @@ def fit(
     architecture, dimensions, workload, _ = Engine(directory).priced(asked, jobs)
     words.print_config_findings(context, directory, by_closed_forms=stages is None)
     words.warn(context, architecture.warnings_of(asked.workload))
+    if dimensions is not None:
+        trained = dimensions.decoder.max_position_embeddings
+        words.warn(context, position_warnings(workload, trained))
     devices = named or [*known.values()]
     fits = [
         fitting.fit(each.gpu, architecture, dimensions, workload, dtype=element,

@@ -13,6 +13,7 @@ from dsocr_analyze.cli import kept_files, options, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.hardware.timed_device import STORED_BITS, dtype_name
+from dsocr_analyze.report.table import percent_text
 from dsocr_analyze.timing import MOST_CONCURRENCY, runtimes
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.predict import Concurrency, TimeRequest
@@ -185,6 +186,15 @@ def _lengths_asked(context: typer.Context) -> Callable[[int], OutputLengths]:
 
         spare_pandas()
         lengths = read_lengths(file, warn=lambda warning: words.warn(context, [warning]))
+        limit = str(given["max_new_tokens"])  # a list in a sweep
+        is_given = "max_new_tokens" in options.given_options(context) and limit.isdecimal()
+        if is_given and lengths.longest > int(limit):
+            pages = zip(lengths.lengths, lengths.shares, strict=True)
+            above = percent_text(sum(share for length, share in pages if length > int(limit)))
+            words.warn(context, [
+                f"{above} of the lengths in {str(file)!r} are above --max-new-tokens {limit}, up to"
+                f" {lengths.longest:,}; seconds are those of all lengths"
+            ])  # fmt: skip
         return lambda _: lengths
     return lengths_by_limit(given)
 

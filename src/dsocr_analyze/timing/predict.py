@@ -31,7 +31,7 @@ from dsocr_analyze.timing.kernel_seconds import HOST_ERROR, Duration, notes_on_l
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes
 from dsocr_analyze.timing.runtimes import SERVERS, served_notes
 from dsocr_analyze.timing.serving import Integers, TimedModel, running_counts
-from dsocr_analyze.workload import PageWorkload
+from dsocr_analyze.workload import PageWorkload, position_warnings
 
 # --- how many pages at once ------------------------------------------------------------------
 
@@ -192,15 +192,17 @@ def entry_of(times: PageTimes) -> TimeEntry:
 def _assumptions(times: PageTimes) -> TimeAssumptions:
     timer, pages = times.timer, times.pages
     assumed, lengths = timer.assumptions, timer.lengths(int(pages.max_new_tokens[0]))
+    c, longest = timer.model.dimensions, replace(pages.workload(0), max_new_tokens=lengths.longest)
     notes = (
         *served_notes(timer.model.architecture, timer.host.name, pages.kinds[0]),
+        *(() if c is None else position_warnings(longest, c.decoder.max_position_embeddings)),
         *notes_on_lent(timer.model.device.gpu, total_duration(times.alone.stages.values()).kinds),
         *timer.correction.sentences(),
     )
     limits = assumed.limits
     if limits and times.kv_tokens is not None:
         limits = f"{limits}; {timer.host.names[-1]} {times.kv_tokens[0]:,} tokens"
-    prepare, device, c = float(pages.prepare[0]), timer.model.device, timer.model.dimensions
+    prepare, device = float(pages.prepare[0]), timer.model.device
     return TimeAssumptions(
         host=timer.host.name,
         new_tokens_mean=lengths.mean,
