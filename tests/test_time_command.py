@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,38 @@ def document(capsys, command):
 
 def timed(capsys, options):
     return document(capsys, f"time {options}")["time"]
+
+
+def test_of_several_pages_in_a_prompt_it_is_said_which_is_meant(capsys):
+    same = f"--arch {UNLIMITED} --prompt-pages 10 --mode base"
+    _, out, _ = run(capsys, "time", "h100", *same.split(), "--assumptions")
+    said = " ".join(out.split())
+    for words in (
+        "s a prompt of 10 pages (", "(16 prompts at once)", "one prompt alone, predicted",
+        "prompts at once pages/s", "10 pages of 1240 x 1754 pixels in a prompt of 2735 tokens",
+        "every prompt generates 1024 tokens", "ms of CPU per page (estimated from its pixels)",
+    ):  # fmt: skip
+        assert words in said, words
+    assert re.search(r"at most [0-9,]+ prompts at once", said)
+    for server in ("", "--server vllm"):
+        _, out, _ = run(capsys, "fit", "h100", *same.split(), *server.split())
+        assert "10 pages in a prompt, 2,735 prompt tokens" in " ".join(out.split())
+        assert re.search(r"\b1 prompt needs|[0-9] prompts of [0-9,]+ tokens at once", out)
+        assert not re.search(r"\b[0-9]+ pages? (needs?|of|at once)\b", out)
+    first = run(capsys, "fit", *same.split())[1]
+    assert first.startswith("1 prompt (")
+
+
+def test_the_cpus_time_is_given_of_a_page_and_needed_for_each_in_a_prompt(capsys):
+    found = {}
+    for pages in (1, 10):
+        options = f"l4 --mode base --prompt-pages {pages} --preprocess-ms 900 --concurrency 64"
+        out = run(capsys, "time", "--arch", UNLIMITED, *options.split(), "--format", "json")[1]
+        [found[pages]] = json.loads(out)["time"]
+        assert found[pages]["assumptions"]["preprocess_seconds"] == pytest.approx(0.9 * pages)
+        [load] = found[pages]["throughput"]
+        assert load["pages_per_second"] == pytest.approx(1 / 0.9, rel=1e-3), "the CPU's"
+    assert found[10]["ttft_seconds"] > found[1]["ttft_seconds"] + 9 * 0.9
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,9 @@ def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_a
                 time_tables.headline(report.model, report.workload),
             ]
         ),
-        [time_tables.overview(entries)] if is_long else time_tables.time_tables(entries),
+        [time_tables.overview(entries, report.workload)]
+        if is_long
+        else time_tables.time_tables(entries, report.workload),
         [printing.time_assumptions(context, entries)],
         [given["plot"]],
     )

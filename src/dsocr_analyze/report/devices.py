@@ -331,7 +331,7 @@ class FitDocument(PageOpening, frozen=True, kw_only=True):
 
 def fit_answers(document: FitDocument, titles: Sequence[str], *, is_named: bool) -> list[str]:
     """Whether the batch fits: one line per named GPU, or how many GPUs of the catalogue hold it."""
-    what = counted(document.workload.batch_size, "page")
+    what = counted(document.workload.batch_size, document.workload.unit)
     if document.served:
         return _served_answers(document, titles, what, is_named=is_named)
     need = bytes_text(document.gpus[0].needed_bytes)
@@ -366,7 +366,8 @@ def _served_answers(
         return [f"{what} at once under {found[0].server}: on {fitting}"]
     return [
         f"{'Yes' if each.fits else 'No'}: {title}, {each.limits}; at most"
-        f" {counted(each.largest_concurrency, 'page')} of {each.page_tokens:,} tokens at once"
+        f" {counted(each.largest_concurrency, document.workload.unit)} of"
+        f" {each.page_tokens:,} tokens at once"
         for title, each in zip(titles, document.served.values(), strict=True)
     ]
 
@@ -381,7 +382,7 @@ def _served_table(document: FitDocument) -> Table:
     [*_, one] = document.served.values()
     return Table(
         f"Under {one.server}: weights {bytes_text(one.weights_bytes)}, and"
-        f" {bytes_text(one.token_bytes)} of cache per token; a page has up to"
+        f" {bytes_text(one.token_bytes)} of cache per token; a {document.workload.unit} has up to"
         f" {one.page_tokens:,} tokens",
         ("GPU", "memory", "usable", "KV cache", "KV tokens", "at once", "limited by"),
         tuple(
@@ -405,7 +406,7 @@ def fit_tables(document: FitDocument, titles: Sequence[str]) -> Iterator[Table]:
     at_once, one = document.gpus[0], document.gpus[0].one_at_a_time
     workload = document.workload
     yield Table(
-        f"{counted(workload.batch_size, 'page')} of {counted(workload.seq_len, 'token')}:"
+        f"{counted(workload.batch_size, workload.unit)} of {counted(workload.seq_len, 'token')}:"
         f" {bytes_text(at_once.needed_bytes)}, one at a time {bytes_text(one.needed_bytes)}:"
         f" weights {bytes_text(at_once.weights_bytes)}, and the higher of two peaks",
         ("prefill", "peak", "bytes", "inputs", "KV cache", "activations", "logits"),

@@ -96,8 +96,16 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     prompt_pages: Positive | None = 1
 
     @property
+    def unit(self) -> str:
+        """What runs at once, and what seconds and memory are of."""
+        return "page" if self.prompt_pages in (1, None) else "prompt"
+
+    @property
     def title(self) -> str:
         """The page and its tokens."""
+        if self.unit == "prompt" and self.page:
+            pages = "{} pages of {} x {} pixels".format(self.prompt_pages, *self.page)
+            return f"{pages} in a prompt of {self.seq_len} tokens"
         page = "page of {} x {} pixels, ".format(*self.page) if self.page else ""
         return f"{page}{self.seq_len} prompt tokens"
 
@@ -152,6 +160,7 @@ def opening_line(
     pages = _all("{} x {}".format(*each.page) for each in workloads if each.page is not None)
     return ", ".join([
         *([f"Page of {pages} pixels", f"views {_all(map(_sizes, workloads))}"] if pages else []),
+        *(f"{each.prompt_pages} pages in a prompt" for each in workloads if each.unit == "prompt"),
         f"{_all(f'{each.seq_len:,}' for each in workloads)} prompt tokens",
         f"batch {_all(f'{each.batch_size:,}' for each in workloads)}",
         f"{_all(f'{each.max_new_tokens:,}' for each in workloads)} new tokens",

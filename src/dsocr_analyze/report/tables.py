@@ -177,7 +177,7 @@ def tables_of(report: Report) -> list[Table]:
         _totals(report),
         *_experts(report),
         _memory(report),
-        *time_tables(report.time),
+        *time_tables(report.time, report.workload),
         _top_modules(report),
         _families(report),
         *_agreement(report),

@@ -55,12 +55,16 @@ def _answer(entry: TimeEntry, workload: Workload) -> Wordings:
     runs = "run at a time" if entry.assumptions.limits and some else "fit"
     each += "" if load.fits else f"; only {some} {runs}"
     few = each.replace(" pages", "")
-    pages, mean = workload.prompt_pages or 1, entry.assumptions.new_tokens_mean
-    page = short = "a page" if pages == 1 else "a prompt"
-    if pages > 1:
-        page = f"a prompt of {pages:,} pages"
+    mean, page, short = (
+        entry.assumptions.new_tokens_mean,
+        f"a {workload.unit}",
+        f"a {workload.unit}",
+    )
+    is_several = workload.unit == "prompt"
+    if is_several:
+        page, many = f"a prompt of {workload.prompt_pages:,} pages", f"{many} prompts"
     if mean != workload.max_new_tokens:  # which the counts above are for
-        page = f"{page} {'and' if pages > 1 else 'of'} {mean:,.0f} new tokens"
+        page = f"{page} {'and' if is_several else 'of'} {mean:,.0f} new tokens"
         short = f"for {mean:,.0f} tokens"
     why, briefly = _waiting(entry)
     band, bound = _band(entry.bands["page_seconds"]), f", bound by {load.bound}"
@@ -88,17 +92,19 @@ def _waiting(entry: TimeEntry) -> tuple[str, str]:
     return f"{said} ({served} under vllm)", f", GPU busy {busy} ({served} under vllm)"
 
 
-def time_tables(entries: Iterable[TimeEntry]) -> list[Table]:
+def time_tables(entries: Iterable[TimeEntry], workload: Workload) -> list[Table]:
     """Per entry: its stages, and its throughput by concurrency."""
-    return [table(entry) for entry in entries for table in (_stages, _throughput)]
+    tables = _stages, _throughput
+    return [table(entry, workload.unit) for entry in entries for table in tables]
 
 
-def overview(entries: Iterable[TimeEntry]) -> Table:
+def overview(entries: Iterable[TimeEntry], workload: Workload) -> Table:
     """Per entry: a page alone, and throughput at the highest concurrency."""
+    unit = workload.unit
     loads = [(each, max(each.throughput, key=lambda load: load.concurrency)) for each in entries]
     return Table(
-        "Predicted: a page alone, then throughput; ~ extrapolated from another GPU",
-        ("GPU", "runtime", "~", "first token", "per token", "page", "at once", "pages/s", "bound",
+        f"Predicted: a {unit} alone, then throughput; ~ extrapolated from another GPU",
+        ("GPU", "runtime", "~", "first token", "per token", unit, "at once", "pages/s", "bound",
          "fits"),
         tuple(
             (entry.gpu, entry.runtime_text, "~" if entry.profile.extrapolated else "",
@@ -112,7 +118,7 @@ def overview(entries: Iterable[TimeEntry]) -> Table:
     )  # fmt: skip
 
 
-def _stages(entry: TimeEntry) -> Table:
+def _stages(entry: TimeEntry, unit: str) -> Table:
     *_, last = entry.stages
     stages = [
         (name + (", one step" if name == last else ""), seconds_text(stage.seconds), _band(stage),
@@ -124,21 +130,21 @@ def _stages(entry: TimeEntry) -> Table:
         for label, key, seconds in (
             ("first token", "ttft_seconds", entry.ttft_seconds),
             ("each token after it", "tpot_seconds", entry.tpot_seconds),
-            ("page", "page_seconds", entry.page_seconds),
+            (unit, "page_seconds", entry.page_seconds),
         )
         if seconds is not None
     ]
     return Table(
-        f"{entry.title}: one page alone, predicted",
+        f"{entry.title}: one {unit} alone, predicted",
         ("what", "time", "band", "bound", "of peak", "of bandwidth"),
         (*stages, *page),
     )
 
 
-def _throughput(entry: TimeEntry) -> Table:
+def _throughput(entry: TimeEntry, unit: str) -> Table:
     columns: tuple[str, ...] = (
-        "pages at once", "pages/s", "band", "tokens/s", "first token", "per token", "page", "bound",
-        "memory", "per 1,000 pages",
+        f"{unit}s at once", "pages/s", "band", "tokens/s", "first token", "per token", unit,
+        "bound", "memory", "per 1,000 pages",
     )  # fmt: skip
     is_limited = entry.assumptions.limits and entry.largest_concurrency
     waiting = "some wait" if is_limited else "too much"
@@ -157,7 +163,7 @@ def _throughput(entry: TimeEntry) -> Table:
     cache = " fit" if entry.kv_tokens is None else f" ({entry.kv_tokens:,} KV tokens)"
     return Table(
         f"{entry.title}: throughput, {counted(entry.assumptions.workers, 'CPU worker')}; at most"
-        f" {counted(entry.largest_concurrency, 'page')} at once{cache}",
+        f" {counted(entry.largest_concurrency, unit)} at once{cache}",
         columns,
         tuple(rows),
         optional=("tokens/s", "per token", "first token"),

@@ -78,7 +78,7 @@ class TimeStage(Struct, frozen=True, kw_only=True):
 
 
 class LoadedGpu(Struct, frozen=True, kw_only=True):
-    """A GPU with several pages in flight; seconds are per page.
+    """A GPU with several pages in flight, or prompts of several pages; seconds are of each.
 
     Attributes:
         concurrency: Pages in flight.
@@ -141,7 +141,7 @@ class TimeAssumptions(Struct, frozen=True, kw_only=True):
         host: `eager`, or the serving engine.
         new_tokens_mean: Mean tokens generated per page.
         new_tokens_longest: Most tokens generated for a page.
-        preprocess_seconds: CPU seconds to prepare a page.
+        preprocess_seconds: CPU seconds to prepare a prompt's pages.
         preprocess_estimated: Whether they are estimated from its pixels.
         workers: Pages that the CPU prepares at a time.
         offline: Whether all pages are prepared before the first one runs.
@@ -174,7 +174,7 @@ class TimeAssumptions(Struct, frozen=True, kw_only=True):
 
 
 class TimeEntry(Struct, frozen=True, kw_only=True):
-    """Seconds of a page on a GPU under a runtime: predicted, not measured.
+    """Seconds of a page, or of a prompt of several, on a GPU under a runtime: predicted.
 
     Attributes:
         gpu: Name of the GPU.

@@ -212,11 +212,11 @@ class Assumptions:
                 raise WorkloadError(f"{argument} {said}", arguments=[argument])
 
     def prepare_seconds(self, architecture: Architecture, workload: PageWorkload) -> float:
-        """CPU seconds before the engine has a prompt: given, or estimated."""
+        """CPU seconds before the engine has a prompt: given of each page, or estimated."""
         given = self.preprocess_seconds
-        return (
-            estimated_preprocessing(architecture, workload, self.host) if given is None else given
-        )
+        if given is not None:
+            return given * workload.prompt_pages
+        return estimated_preprocessing(architecture, workload, self.host)
 
     def prepare_seconds_of_pages(
         self, architecture: Architecture, mode: Mode, widths: Any, heights: Any

@@ -203,6 +203,8 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
     if limits and times.kv_tokens is not None:
         limits = f"{limits}; {timer.host.names[-1]} {times.kv_tokens[0]:,} tokens"
     prepare, device = float(pages.prepare[0]), timer.model.device
+    per_prompt = pages.kinds[0].prompt_pages
+    generated = lengths.sentence if per_prompt == 1 else lengths.sentence.replace("page", "prompt")
     return TimeAssumptions(
         host=timer.host.name,
         new_tokens_mean=lengths.mean,
@@ -220,7 +222,7 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
         notes=notes,
         sentences=(
             *assumed.sentences(
-                lengths.sentence, [device], prepare,
+                generated, [device], prepare / per_prompt,
                 has_sam=timer.model.architecture.stages[0].name == "sam",
                 has_experts=c is None or c.decoder.n_routed_experts is not None,
             ),

@@ -281,7 +281,9 @@ def with_preprocessing(
             f"the same work is estimated at {1e3 * expected:.1f} ms{check}", *each.doubts(),
         ))  # fmt: skip
         request = replace(request, jobs=[
-            replace(job, preprocess_seconds=seconds, preprocess_origin=origin)
+            replace(
+                job, preprocess_seconds=seconds / workload.prompt_pages, preprocess_origin=origin
+            )
             for job in request.jobs
         ])  # fmt: skip
     return request
