@@ -687,12 +687,14 @@ def profile_of(folder, text):
 
 
 def test_a_users_file_adds_a_gpu_in_the_format_of_the_shipped_ones(tmp_path):
-    text = f"{GPU}like = 'h100'\ncompute_capability = 7.5\n"
+    older = f"{GPU}like = 'h100'\ncompute_capability = 7.5\ntensor_dtype = 'float16'\n"
+    assert profile_of(tmp_path, older).gpu.has_flash_attention is False
+    text = f"{GPU}like = 'h100'\ncompute_capability = 8.0\n"
     derived = profile_of(tmp_path, f"{text}{MOVEMENT}derived = 'a data sheet'\n{COEFFICIENTS_TEXT}")
     movement, gemm = (derived.kinds[kind, "bfloat16"] for kind in ("movement", "gemm"))
     found = movement.derived, movement.assumed, movement.gpu, gemm.assumed
     assert found == ("a data sheet", True, "h800", False)
-    assert (derived.extrapolated, derived.gpu.has_flash_attention) == (False, False)
+    assert (derived.extrapolated, derived.gpu.has_flash_attention) == (False, True)
     assert profile_of(tmp_path, text).extrapolated
     timed = device("h800", profiles=[tmp_path / "own.toml"])
     assert timed.gemm_seconds(512, 512, 512) == H100.gemm_seconds(512, 512, 512)
@@ -715,7 +717,12 @@ def test_a_users_file_adds_a_gpu_in_the_format_of_the_shipped_ones(tmp_path):
     [("name = 3", "name must be"), ("name = ''", "name must be"),
      ("name = 'x'", "table \\[gpu\\]"), ("x", "not a device"),
      (GPU, "coefficients"), ('name = "mi300x"', "coefficients of gemm"),
-     (GPU + 'like = "h10"', "h100-sxm"), ('name = "rtx-3060"', "no rates in the catalogue"),
+     (GPU + 'like = "h10"', "own.toml: gpu.like: no GPU 'h10'.* did you mean h100-sxm"),
+     ("", "own.toml: name must be lower-case letters.* and is missing$"),
+     (GPU + "compute_capability = 7.5",
+      "gpu.tensor_dtype must be float16: compute_capability 7.5 has no bfloat16"),
+     (GPU + "compute_capability = 7.5\ntensor_dtype = 'bfloat16'", "must be float16"),
+     ('name = "rtx-3060"', "no rates in the catalogue"),
      (GPU + 'like = "rtx-3060"', "gpu.like rtx-3060 has no kernel times"),
      (GPU + "sm = 1", "unknown sm"),
      (GPU.replace("sms = 132\n", ""), "lacks sms"), (GPU.replace("132", "-1"), "gpu.sms"),

@@ -188,7 +188,16 @@ GONE = "dsocr-analyze: the current folder has been removed; change to another on
 
 @sampled(
     ("arguments", "code", "said"),
-    [(["tree", "--leaves"], 2, GONE), (["--version"], 0, "")],
+    [
+        (["tree", "--leaves"], 2, GONE),
+        (["--version"], 0, ""),
+        (
+            ["--engine", "analytic", "-q"],
+            74,
+            "dsocr-analyze: cannot write to 'tmp/dsocr-static-ops': No such file or directory; give"
+            " a directory that can be written\n",
+        ),
+    ],
     first(1),
 )
 def test_in_a_folder_that_has_been_removed(tmp_path, arguments, code, said):

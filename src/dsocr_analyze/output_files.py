@@ -41,12 +41,12 @@ def prepare_directory(directory: Path, *, may_lead_out: bool = True) -> None:
 
     Its links may lead out of the current folder only if the user named the directory.
     """
-    if not may_lead_out and not directory.resolve().is_relative_to(Path.cwd().resolve()):
-        raise OutputError(
-            f"{str(directory)!r} leads out of the current folder, to"
-            f" {str(directory.resolve())!r}; if you want that, name this folder as the output"
-        )
     try:
+        if not may_lead_out and not directory.resolve().is_relative_to(Path.cwd().resolve()):
+            raise OutputError(
+                f"{str(directory)!r} leads out of the current folder, to"
+                f" {str(directory.resolve())!r}; if you want that, name this folder as the output"
+            )
         directory.mkdir(parents=True, exist_ok=True)
         with held(), _claimed(directory, 0o600):
             pass

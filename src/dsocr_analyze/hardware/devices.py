@@ -14,9 +14,10 @@ from typing import Final, TypeAlias
 from dsocr_analyze.errors import DeviceError, did_you_mean, is_slip
 from dsocr_analyze.kernels import FLOAT32, Dtype
 
-_FLASH_CAPABILITY: Final = 8.0
+BFLOAT16_CAPABILITY: Final = 8.0
+"""The first compute capability with bfloat16, and with kernels of FlashAttention-2."""
 _FLASH_TARGETS: Final = ("gfx90a", "gfx942", "gfx950")
-"""What flash-attn 2 has kernels for, by its README: Ampere and later, MI200, MI300 and MI350."""
+"""What else FlashAttention-2 has kernels for, by its README: MI200, MI300 and MI350."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Gpu:
     def has_flash_attention(self) -> bool | None:
         """Whether FlashAttention-2 has kernels for it; None if that is unknown."""
         if self.compute_capability:
-            return self.compute_capability >= _FLASH_CAPABILITY
+            return self.compute_capability >= BFLOAT16_CAPABILITY
         target = self.rocm_target or self.xe_target
         return target in _FLASH_TARGETS if target else None
 
@@ -224,7 +225,7 @@ def missing_features(gpu: Gpu, dtype: Dtype, *, flash_attention: bool) -> Missin
         lacks["FlashAttention-2 in float32"] = ", which computes in 16 bits", *eager
     elif flash_attention and gpu.has_flash_attention is False:
         needs = (
-            f"compute capability {_FLASH_CAPABILITY}, not {gpu.compute_capability}"
+            f"compute capability {BFLOAT16_CAPABILITY}, not {gpu.compute_capability}"
             if gpu.compute_capability
             else f"{' or '.join(_FLASH_TARGETS)}, not {gpu.rocm_target or gpu.xe_target}"
         )

@@ -30,7 +30,7 @@ from dsocr_analyze.hardware.coefficients import (
     ScaledGemmCoefficients,
     coefficients_of,
 )
-from dsocr_analyze.hardware.devices import Gpu, catalogue_name, gpu_catalogue
+from dsocr_analyze.hardware.devices import BFLOAT16_CAPABILITY, Gpu, catalogue_name, gpu_catalogue
 from dsocr_analyze.hardware.timed_device import (
     ENGINES,
     EXTRAPOLATED_BAND,
@@ -205,12 +205,23 @@ def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> 
     kinds = _own_kinds(table, name)
     if name in known and "gpu" not in table:
         kinds = {each: {**known[name].under(each).kinds, **kinds[each]} for each in ENGINES}
-    base = known[catalogue_name(gpu.like, known)] if gpu.like else None
+    base = _like(gpu, known, str(file))
     if not any(kinds.values()) and (base is None or "gpu" not in table):
         raise DeviceError(f"{file}: give coefficients of {', '.join(COEFFICIENTS)}, or gpu.like")
-    if base is not None and not base.kinds:
-        raise DeviceError(f"{file}: gpu.like {gpu.like} has no kernel times; name a GPU that has")
     return _profile(gpu, {"source": str(file), **table}, kinds, base)
+
+
+def _like(gpu: Gpu, known: Mapping[str, Device], where: str) -> Device | None:
+    """The GPU whose kernel times it takes over, if any; raises DeviceError if it has none."""
+    if not gpu.like:
+        return None
+    try:
+        base = known[catalogue_name(gpu.like, known)]
+    except DeviceError as error:
+        raise DeviceError(f"{where}: gpu.like: {error}", arguments=error.arguments) from error
+    if not base.kinds:
+        raise DeviceError(f"{where}: gpu.like {gpu.like} has no kernel times; name a GPU that has")
+    return base
 
 
 def check_gpu(entry: Any, where: str) -> None:
@@ -221,8 +232,13 @@ def check_gpu(entry: Any, where: str) -> None:
     _check_keys(entry, types, where, _OF_GPU)
     for key in entry:
         _check(entry, [key], f"{where}.", *_FIELDS[types[key]])
-    if entry.get("tensor_dtype", "bfloat16") not in ("bfloat16", "float16"):
+    if (tensor_dtype := entry.get("tensor_dtype", "bfloat16")) not in ("bfloat16", "float16"):
         raise DeviceError(f"{where}.tensor_dtype must be bfloat16 or float16")
+    capability = entry.get("compute_capability", BFLOAT16_CAPABILITY)
+    if capability < BFLOAT16_CAPABILITY and tensor_dtype == "bfloat16":
+        raise DeviceError(
+            f"{where}.tensor_dtype must be float16: compute_capability {capability} has no bfloat16"
+        )
 
 
 def check_kinds(table: Table, where: str) -> None:
@@ -321,7 +337,8 @@ def _check(
     for key in keys:
         value = table.get(key, default)
         if not is_right(value):
-            raise DeviceError(f"{where}{key} must be {right}, not {shown(value)}")
+            wrong = f"not {shown(value)}" if key in table else "and is missing"
+            raise DeviceError(f"{where}{key} must be {right}, {wrong}")
 
 
 def _is_positive(value: object) -> bool:
