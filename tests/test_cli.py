@@ -164,7 +164,7 @@ def test_every_option_with_one_value_is_refused_with_two(capsys):
         for each in command.params:
             if each.param_type_name != "option" or each.is_flag or each.multiple:
                 continue
-            said = f"dsocr-analyze: {each.opts[0]} is given more than once, as '1' and 'word'; "
+            said = f"dsocr-analyze: {each.opts[0]} has several values, '1' and 'word'; "
             for one, other in itertools.product(each.opts, repeat=2):
                 code, out, err = run(capsys, *name, one, "1", other, "word")
                 assert (code, out, err.count("\n")) == (2, "", 1), (name, one, other)

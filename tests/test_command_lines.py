@@ -56,6 +56,15 @@ REFUSED = [
     ("--max-new-tokens 1.5k", 2,
      "--max-new-tokens '1.5k' is invalid; did you mean 1500? give a number of tokens; see"
      " dsocr-analyze --help"),
+    ("archive pages.csv --gpu l4 --runtime eager,serving", 2,
+     "--runtime has several values, 'eager' and 'serving'; give one, or several to dsocr-analyze"
+     " compare, dsocr-analyze advise, dsocr-analyze time"),
+    ("time l4 --format csv,json", 2, "--format has several values, 'csv' and 'json'; give one"),
+    ("plan --pages 1k --kind newspaper", 2,
+     "dsocr-analyze plan has no option --kind; advise has it; see dsocr-analyze plan --help"),
+    ("docs --html page.html", 2,
+     "dsocr-analyze docs has no option --html; the main command and compare have it; see"
+     " dsocr-analyze docs --help"),
     ("time l4 --price 2,5", 2,
      "--price '2,5' is invalid; did you mean 2.5? give a number; see dsocr-analyze time --help"),
     ("time l4 --preprocess-ms 0,125", 2,
@@ -152,10 +161,10 @@ REFUSED = [
      "cannot write to '/proc/out': No such file or directory; give a directory that can be"
      " written"),
     ("--page a4 --page letter", 2,
-     "--page is given more than once, as 'a4' and 'letter'; give one, or several to"
+     "--page has several values, 'a4' and 'letter'; give one, or several to"
      " dsocr-analyze sweep"),
     ("--json a --json b --json c", 2,
-     "--json is given more than once, as 'a', 'b' and 'c'; give one"),
+     "--json has several values, 'a', 'b' and 'c'; give one"),
     ("--stages one.json --sliding-window 1", 2,
      "--sliding-window 1 is for known architectures; leave it out with --stages one.json"),
     ("--stages one.json --arch deepseek-ocr", 2,
@@ -172,15 +181,15 @@ REFUSED = [
      "got unexpected extra argument(s) (b); see dsocr-analyze trust --help"),
     ("stage", 2, "no command 'stage'; did you mean stages? see dsocr-analyze --help"),
     ("compare --model A --model=B", 2,
-     "--model is given more than once, as 'A' and 'B'; give one, or several to dsocr-analyze"
+     "--model has several values, 'A' and 'B'; give one, or several to dsocr-analyze"
      " compare --config A/config.json --config B/config.json"),
     ("advise --mode=base --mode small", 2,
-     "--mode is given more than once, as 'base' and 'small'; give one list: --mode base,small"),
+     "--mode has several values, 'base' and 'small'; give one list: --mode base,small"),
     ("fit h100-sxm --config 1 --config 2", 2,
-     "--config is given more than once, as '1' and '2'; give one, or several to dsocr-analyze"
+     "--config has several values, '1' and '2'; give one, or several to dsocr-analyze"
      " compare"),
     ("infer . --image a.png -i b.png", 2,
-     "--image is given more than once, as 'a.png' and 'b.png'; give one"),
+     "--image has several values, 'a.png' and 'b.png'; give one"),
     ("infer --image cut.png", 2,
      "cannot read the size of image 'cut.png': not an image that Pillow can read; give a PNG,"
      " JPEG, TIFF or WebP file"),
@@ -377,7 +386,8 @@ REFUSED = [
     ("sweep --gpu h1000", 2, "no GPU 'h1000' in the catalogue; did you mean h100-sxm?"),
     ("sweep --gpu h100-sxm,", 2, "--gpu 'h100-sxm,' has an empty item; give names between commas"),
     ("sweep --gpu l40s --runtime eager,serving", 2,
-     "--runtime 'eager,serving' is unknown; did you mean serving? use eager, serving"),
+     "--runtime has several values, 'eager' and 'serving'; give one, or several to dsocr-analyze"
+     " compare, dsocr-analyze advise, dsocr-analyze time"),
     ("sweep --gpu l40s --server vlm", 2,
      "--server 'vlm' is unknown; did you mean vllm? use vllm, vllm-v1, vllm-v0, sglang"),
     ("sweep --gpu l40s --workers 0", 2, "--workers 0 is too small; give 1 or more"),

@@ -8,7 +8,7 @@ import typer
 
 from dsocr_analyze import architectures, errors, kernels
 from dsocr_analyze.cli.help_text import HELP, MODEL, OUTPUT, OWN, PAGE, PREDICTION, Seldom, all_help
-from dsocr_analyze.cli.words import LIMITS, spelling
+from dsocr_analyze.cli.words import LIMITS, repeated, spelling
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.report.opening import OptionValue
 from dsocr_analyze.workload import PAPERS
@@ -109,9 +109,14 @@ def _noted(context: typer.Context, parameter: typer.CallbackParam, wanted: bool)
         context.obj.flags.add(parameter.name)
 
 
-def in_any_case(parameter: typer.CallbackParam, value: str | None) -> str | None:
-    """A callback: `chosen` among the value's choices."""
+def in_any_case(
+    context: typer.Context, parameter: typer.CallbackParam, value: str | None
+) -> str | None:
+    """A callback: `chosen` among the value's choices; raises WorkloadError for several of them."""
     choices = str(parameter.metavar).split("|")
+    several = [] if value is None else value.split(",")
+    if several[1:] and all(errors.in_any_case(each, choices) for each in several):
+        raise WorkloadError(repeated(parameter, several, context))
     return None if value is None else chosen(parameter.opts[0], value, choices)
 
 

@@ -197,7 +197,7 @@ def repeated(option: Any, values: Sequence[str], context: Any) -> str:
         if _takes_several(option)
         else f"give one{', or several to ' if several else ''}{', '.join(several)}"
     )
-    return f"{name} is given more than once, as {', '.join(others)} and {last}; {right}"
+    return f"{name} has several values, {', '.join(others)} and {last}; {right}"
 
 
 def _commands(root: Any) -> dict[str, Any]:
@@ -211,10 +211,12 @@ def _takes_several(parameter: Any) -> bool:
 def _unknown_option(error: Any, context: Any) -> str:
     name, root = error.option_name, context.find_root()
     commands = {root.command_path: root.command, **_commands(root)}
-    having = [path for path, each in commands.items() if name in _options_of(each)]
+    having = [path.split()[-1] for path, each in commands.items() if name in _options_of(each)]
     if having:
-        verb = "has" if len(having) == 1 else "have"
-        return f"{context.command_path} has no option {name}, as {', '.join(having)} {verb}"
+        it = "the main command" if having[0] == root.command_path else having[0]
+        others = "".join(f", {each}" for each in having[1:-1])
+        said = f"{it}{others} and {having[-1]} have it" if having[1:] else f"{it} has it"
+        return f"{context.command_path} has no option {name}; {said}"
     near = did_you_mean(name, _options_of(context.command)).rstrip()
     return f"no option {name}{near and '; '}{near}"
 
