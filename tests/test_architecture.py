@@ -279,9 +279,8 @@ def test_nothing_is_imported_before_an_interruption_can_be_answered():
 
 
 PROGRAM = (
-    "typer annotated_doc annotated_types pydantic pydantic_core rich shellingham"
-    f" typing_extensions typing_inspection {PACKAGE} dsocr_analyze_remote msgspec markdown_it mdurl"
-    " pygments"
+    f"typer annotated_doc rich shellingham typing_extensions {PACKAGE} dsocr_analyze_remote msgspec"
+    " markdown_it mdurl pygments"
 )
 TRACE = (
     "torch functorch torchgen numpy typing_extensions tqdm"

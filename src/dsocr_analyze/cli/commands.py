@@ -123,6 +123,24 @@ def _declared(command: Callable[..., None], *, loops: bool) -> Callable[..., Non
     return called
 
 
+class _Coercion:
+    """Makes values of a parameter's type; Typer's own would import pydantic."""
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """A value, or each of several; raises BadParameter with what is wrong."""
+        kind = param.type_descriptor.annotation
+        [single] = get_args(kind) or [kind]
+        if param.multiple or param.nargs == -1:
+            return [self._made(single, each, param, ctx) for each in value or ()]
+        return value if value is None else self._made(single, value, param, ctx)
+
+    def _made(self, kind: Callable[[Any], Any], value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            return kind(value)
+        except ValueError as error:
+            raise typer.BadParameter(value, ctx=ctx, param=param) from error
+
+
 class _Parsed:
     """Parser errors carry the context; options of one value are given once."""
 
@@ -134,7 +152,8 @@ class _Parsed:
         try:
             parser = command.make_parser(ctx)
             single = []
-            for each in command.params:
+            for each in command.get_params(ctx):
+                each.get_runtime_param = _Coercion
                 takes_more = each.param_type_name != "option" or each.multiple or each.count
                 if not (takes_more or each.is_flag or ctx.resilient_parsing):
                     parser.add_option(each, each.opts, each.name, action="append")

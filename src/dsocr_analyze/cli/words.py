@@ -246,10 +246,7 @@ def _wrong_value(error: Any, parameter: Any, context: Any) -> str:
     metavar, name = _metavar(parameter), spelling(parameter, context)
     choices = metavar.split("|") if "|" in metavar else []
     right = f"give {' or '.join(choices) or _RIGHT.get(metavar, metavar)}"
-    details: list[dict[str, str]] = getattr(error.__cause__, "errors", list)()
-    value = details[0].get("input") if details else None
-    if not isinstance(value, str):  # the parser does not reveal it
-        return f"{name} has a wrong value; {right}"
+    value = error.message
     meant = _number_meant(value, metavar, choices)
     near = f"did you mean {meant}? " if meant else did_you_mean(value, choices)
     return f"{name} {value!r} is invalid; {near}{right}"
