@@ -275,7 +275,8 @@ class _ServedTimes(PageTimes):
             sequences = running_counts(int(clients[rows].max(initial=1)))
             times = LoopTimes(
                 0.0 if assumed.is_offline else pages.prepare[rows], assumed.workers, prefill[rows],
-                chunks[rows], self.steps[rows], sequences, *self._steps(keys, sequences), table,
+                chunks[rows], self.steps[rows], sequences,
+                *self._served.steps_of(keys.tobytes(), sequences.tobytes()), table,
             )  # fmt: skip
             for column, values in zip(point, closed_loop(clients[rows], times), strict=True):
                 column[rows] = values
@@ -298,16 +299,6 @@ class _ServedTimes(PageTimes):
         self.gpu_seconds = gpu_seconds
         self._together = np.maximum(1, np.rint(point.running)).astype(np.int64)
 
-    def _steps(self, keys: Integers, sequences: Integers) -> tuple[Floats, Floats]:
-        """Seconds of a step of so many sequences and of its attention, `[keys, sequences]`."""
-        duration = self._served.step(np.maximum(1, sequences)[None, :], keys[:, None])
-        attention = sum(
-            seconds
-            for kind, seconds in duration.kinds.items()
-            if kind.kind.startswith("generation_attention")
-        )
-        return np.asarray(duration.seconds), np.asarray(attention * (sequences > 0), np.float64)
-
     @property
     def memory_bytes(self) -> Integers:
         """Bytes of weights, one prefill pass and all caches at full length."""
@@ -316,21 +307,24 @@ class _ServedTimes(PageTimes):
         return np.asarray(self._fixed_bytes + running * self._page_bytes)
 
     def work(self, weights: Integers | Floats) -> Duration:
-        correction, rows = self.timer.correction, np.flatnonzero(weights)
+        correction = self.timer.correction
         first = total_duration(
             _weighted(total_duration(stages.values()), place, weights[of_kind])
             for of_kind, place, stages in self._passes
         )
-        # Steps of as many sequences over as many keys are priced once.
-        together, keys = self._together[rows], self._keys[rows]
-        width = int(keys.max(initial=0)) + 1
-        pairs, place = np.unique(together * width + keys, return_inverse=True)
-        steps = np.bincount(place, weights[rows] * self.steps[rows] / together)
-        by_step = self._served.step(*np.divmod(pairs, width))
-        decode = _weighted(by_step, np.arange(len(pairs)), steps)
+        by_step, place = self._decoding
+        steps = np.bincount(place, weights * self.steps / self._together)
+        decode = _weighted(by_step, np.arange(len(steps)), steps)
         return correction.corrected(first, "first_token").plus(
             correction.corrected(decode, "per_token")
         )
+
+    @cached_property
+    def _decoding(self) -> tuple[Duration, Integers]:
+        """Steps that differ in sequences or keys, and the one of every page."""
+        width = int(self._keys.max(initial=0)) + 1
+        pairs, place = np.unique(self._together * width + self._keys, return_inverse=True)
+        return self._served.step(*np.divmod(pairs, width)), place
 
     @cached_property
     def alone(self) -> PageAlone:
