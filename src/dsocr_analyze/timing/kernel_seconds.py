@@ -12,7 +12,7 @@ from functools import partial, reduce
 from itertools import chain, count
 from operator import add, attrgetter, mul
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +121,11 @@ class KernelSeconds(NamedTuple):
     moved: Floats
     least_compute: Floats
     least_memory: Floats
+
+    def between(self, start: int, end: int) -> KernelSeconds:
+        """Some of the kernels."""
+        some: list[Any] = [each[start:end] for each in self]
+        return KernelSeconds(*some)
 
     def duration(self, *, launches: Figure = 0.0, host: Figure = 0.0) -> Duration:
         """All calls one after the other, and seconds in which the GPU waits."""
@@ -252,8 +257,8 @@ def strided_elements(kernel: Kernel) -> Size:
 
 def _shape(kernels: Sequence[Kernel]) -> tuple[int, ...]:
     """Shape to which all sizes broadcast; `()` for integers."""
-    sizes = chain(*map(attrgetter("dimensions", "work"), kernels))
-    return np.broadcast_shapes(*set(map(np.shape, chain.from_iterable(sizes))))
+    sizes = chain.from_iterable(chain(*map(attrgetter("dimensions", "work"), kernels)))
+    return np.broadcast_shapes(*(each.shape for each in sizes if not isinstance(each, int)))
 
 
 # --- kernels that are priced together -------------------------------------------------------
@@ -287,7 +292,7 @@ def _group_of(kernel: Kernel) -> Hashable:
         return kind
     has_weights = kernel.operator not in _ACTIVATION_PRODUCTS
     told_apart = kernel.operator in UNQUANTIZED or kernel.operator == _CACHED
-    return kind, type(kernel.dimensions), kernel.dtype, has_weights, told_apart, kernel.stage
+    return kind, type(kernel.dimensions), kernel.dtype, has_weights, told_apart
 
 
 class _Group:

@@ -15,7 +15,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from operator import attrgetter
+from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -142,13 +143,16 @@ class ServedModel:
 
     def _vision(self, views: tuple[ViewBatch, ...]) -> list[tuple[str, Duration, float]]:
         """Stage, GPU time and launch seconds of the parts of vision calls."""
-        between, parts = self.weights_bytes, []
-        for view in views:
-            kernels_of = self._forms.views(view, *self._sizes)
-            for stage, kernels in kernels_of.items():
-                priced = kernel_seconds(kernels, self.device, weights_between=between)
-                host = sum(map(_CALLS, kernels)) * self.server.launch_us * _US
-                parts.append((stage, priced.duration(), host))
+        launched = [
+            each for view in views for each in self._forms.views(view, *self._sizes).items()
+        ]
+        every = [*chain.from_iterable(map(itemgetter(1), launched))]
+        priced = kernel_seconds(every, self.device, weights_between=self.weights_bytes)
+        parts, end = [], 0
+        for stage, kernels in launched:
+            start, end = end, end + len(kernels)
+            host = sum(map(_CALLS, kernels)) * self.server.launch_us * _US
+            parts.append((stage, priced.between(start, end).duration(), host))
         return parts
 
     def step(self, B: Size, K: Size) -> Duration:
