@@ -37,7 +37,7 @@ def combinations() -> Sweep:
         dtype="bfloat16",
         flash_attention=False,
         sliding_window=None,
-        time=TimeRequested([all_profiles()["h100-sxm"]], job),
+        time=TimeRequested([all_profiles()["h100-sxm"]], job, lengths="1 to 2,000"),
     )
 
 

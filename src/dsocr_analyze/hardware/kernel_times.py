@@ -168,18 +168,16 @@ def _gemm(size: Sizes, machine: Machine, c: records.GemmCoefficients, weight_byt
         c.share_128x64, c.share_64x64, c.share_64x32,
     )  # fmt: skip
     partial = c.partial_bytes * _PARTIAL_BYTES * batch * m * n / machine.bytes_per_second
+    split = np.reshape(_SPLITS, (-1, *[1] * max(map(np.ndim, (m, n, k, batch)))))
     compute: Floats = np.asarray(np.inf)
     for (rows, columns), share in zip(_TILES, shares, strict=True):
-        count = batch * np.ceil(m / rows) * _whole(n / columns)
+        units = batch * np.ceil(m / rows) * _whole(n / columns) * split
         rate = 2.0 * rows * columns * machine.sms / (share * machine.flops_per_second)
-        for split in _SPLITS:
-            units = count * split
-            crowded = 1 + c.crowding * np.minimum(1.0, units / machine.sms)
-            tile = rate * crowded * (k / split + 64 * c.prologue_blocks) + c.wave_us * 1e-6
-            seconds = _waves(units, machine.sms, c.whole_waves) * tile
-            if split > 1:
-                seconds = seconds + c.split_us * 1e-6 + split * partial
-            compute = np.minimum(compute, seconds)
+        crowded = 1 + c.crowding * np.minimum(1.0, units / machine.sms)
+        tile = rate * crowded * (k / split + 64 * c.prologue_blocks) + c.wave_us * 1e-6
+        seconds = _waves(units, machine.sms, c.whole_waves) * tile
+        seconds = seconds + np.where(split > 1, c.split_us * 1e-6 + split * partial, 0.0)
+        compute = np.minimum(compute, seconds.min(axis=0))
     weights = batch * n * k * weight_bytes
     moved = weights + batch * (m * k + m * n) * max(2, weight_bytes)
     streamed = _streamed(moved, machine, c, weights * size.get("others", 0.0))
