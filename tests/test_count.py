@@ -144,7 +144,51 @@ def test_equal_calls_count_the_same_in_any_run_and_on_any_device(name, monkeypat
     module = Calls(lambda x: [PROGRAMS[name](x) for _ in range(3)])
     found = [count(module, ROWS) for _ in range(3)]
     assert found[0] == found[1] == found[2]
-    assert replace(found[0], device="meta") == count(module, meta(2, 3))
+    on_meta = [count(module, meta(2, 3)) for _ in range(2)]
+    assert replace(found[0], device="meta") == on_meta[0] == on_meta[1]
+    monkeypatch.setattr(recorder.Recorder, "_key_of", lambda *_: None)  # each call runs in full
+    assert [count(module, ROWS), count(module, meta(2, 3))] == [found[0], on_meta[0]]
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_same_tensor_twice_is_another_call_than_two_alike(device):
+    """Attention to itself projects all at once, else the queries apart from keys and values."""
+    attention = nn.MultiheadAttention(4, 2, device=device)
+    x, y = torch.ones(2, 3, 1, 4, device=device)
+    for _ in range(2):
+        calls = [
+            count(attention, *each).by_operator["linear"].calls for each in ([x] * 3, [x, y, y])
+        ]
+        assert calls == [1 + 1, 2 + 1]
+
+
+ASKED = {
+    "a range": lambda x: int(torch.arange(3, device=x.device).sum()),
+    "what is computed of it": lambda x: torch.arange(3, device=x.device).add_(1).tolist(),
+    "a constant in whose place numbers were": lambda x: float(x.new_ones(3).mul_(2)[0]),
+    "whether a computed number is 0": lambda x: bool((x * 2 == 0).any()),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_values_that_a_module_asks_for_are_known_each_time(name):
+    answers = list[object]()
+    asks = Calls(lambda x: answers.extend(ASKED[name](x) for _ in range(3)))
+    for given in (meta(2, 3), meta(2, 3), ROWS):
+        count(asks, given)
+    assert [*map(answers.count, answers)] == [9] * 9
+
+
+def test_a_value_is_not_known_any_more_after_an_equal_call_has_written_to_it():
+    def forward(x):
+        for _ in range(3):
+            total = x.new_zeros(2, 3)
+            total[0].add_(x[0])
+        return x if total.sum() else -x
+
+    for _ in range(2):
+        with pytest.raises(ModelCodeError, match="__bool__"):
+            count(Calls(forward), meta(2, 3))
 
 
 # --- nothing stays changed -----------------------------------------------------------------------

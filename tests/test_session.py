@@ -129,7 +129,7 @@ def of_other_rules(monkeypatch, small_session):
     def analyzed(rule):
         recorder.traits_of.cache_clear()
         with monkeypatch.context() as patch:
-            patch.setattr(recorder, "_CALLS", {})
+            patch.setattr(recorder, "_EFFECTS", {})
             patch.delitem(operators.RULES, "gelu")
             operators.RULES.update({"gelu": rule} if rule else {})
             return small_session.analyze(**TINY, max_new_tokens=1)

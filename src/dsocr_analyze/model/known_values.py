@@ -114,6 +114,11 @@ def known_value(tensor: torch.Tensor) -> _Compute | None:
     return None if known is None or tensor._version != known[0] else known[1]
 
 
+def was_known(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's value is known, or was before it was written to."""
+    return hasattr(tensor, _ATTRIBUTE)
+
+
 def _set_known_value(tensor: torch.Tensor, compute: _Compute) -> None:
     """Sets what computes a `meta` tensor's value, until the tensor is written to."""
     if not tensor.is_inference():  # inference tensors have no version
@@ -379,7 +384,7 @@ def known_shape(func: Operator, args: Arguments, kwargs: Keywords) -> Any:
         return args[0].new_empty((*args[0].shape[:-1], args[1].shape[-1]))
     if func is _ATEN.convolution.default and args[0].is_meta:
         return _convolved(func(*args, **kwargs), *args[:2])
-    if depends_on_values(func) and any(map(attrgetter("is_meta"), tensors_in(args))):
+    if _depends_on_values(func) and any(map(attrgetter("is_meta"), tensors_in(args))):
         return _answer_on_cpu(func, args, kwargs)
     return func(*args, **kwargs)
 
@@ -389,7 +394,7 @@ KnownShapes: Final = partial(DispatchMode, known_shape)
 
 
 @cache
-def depends_on_values(func: Operator) -> bool:
+def _depends_on_values(func: Operator) -> bool:
     """Whether an operator's output does, by PyTorch's own tags."""
     tags = getattr(func, "tags", ())
     return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
@@ -398,7 +403,7 @@ def depends_on_values(func: Operator) -> bool:
 def shape_depends_on_values(func: Operator, args: Arguments) -> bool:
     """The same of one call: an index of whole numbers takes as many elements for all of them."""
     if func is not _ATEN.index.Tensor:
-        return depends_on_values(func)
+        return _depends_on_values(func)
     return any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1])
 
 

@@ -117,12 +117,6 @@ class LiveTensors:
         self._book_freed()
         return self._known.get(storage._cdata)
 
-    def made(self, look: Look) -> torch.Tensor:
-        """A new tensor that looks like this, counted as alive."""
-        tensor = look.make()
-        self.add(tensor)
-        return tensor
-
     def replace(self, old: torch.Tensor, new: torch.Tensor) -> None:
         """Counts a tensor in place of another, in whose memory it would be."""
         self._book_freed()
@@ -178,6 +172,16 @@ class LiveTensors:
         """Bytes of the tensor's storage that count as alive, if made after the first `births`."""
         living = self._of(tensor.untyped_storage())
         return 0 if living is None or living.birth <= births else living.nbytes
+
+    def made_among(
+        self, tensors: Iterable[torch.Tensor], births: int
+    ) -> tuple[tuple[int, int], ...]:
+        """Of each storage made after the first `births`, its first tensor's position and bytes."""
+        made = dict[int, tuple[int, int]]()
+        for index, tensor in enumerate(tensors):
+            if nbytes := self.nbytes_of(tensor, births):
+                made.setdefault(tensor.untyped_storage()._cdata, (index, nbytes))
+        return tuple(made.values())
 
     def _book_freed(self) -> None:
         freed = self._freed

@@ -19,7 +19,6 @@ import torch
 
 from dsocr_analyze.errors import UncountableError
 from dsocr_analyze.kernels import Elements, Kernel, Work
-from dsocr_analyze.model.known_values import depends_on_values
 from dsocr_analyze.model.process_settings import SEQUENCES, Arguments, Operator
 from dsocr_analyze.trace.matrix_rules import MATRIX_RULES
 from dsocr_analyze.trace.rules import (
@@ -290,8 +289,6 @@ class Traits(NamedTuple):
     """Likewise, or it arrives whole in any mode and is counted as called."""
     may_grow: bool
     """Whether it may enlarge the memory of an argument, as with `out=` or `resize_`."""
-    makes_tensors: bool
-    """Whether all it does is make new tensors whose shapes don't depend on values."""
 
 
 @cache
@@ -311,17 +308,7 @@ def traits_of(func: Operator) -> Traits:
         alias = argument.alias_info
         may_grow |= argument.kwarg_only and alias is not None and alias.is_write
     is_composite = can_be_taken_apart and (rule is None or not arrives_whole)
-    return Traits(name, rule, is_composite, can_be_taken_apart, may_grow, _makes_tensors(func))
-
-
-def _makes_tensors(func: Operator) -> bool:
-    """Whether an operator only makes new tensors, which look alike for all values."""
-    schema = getattr(func, "_schema", None)
-    if schema is None or not schema.returns or depends_on_values(func):
-        return False
-    if any(map(attrgetter("alias_info"), (*schema.arguments, *schema.returns))):
-        return False
-    return {*map(str, map(attrgetter("type"), schema.returns))} == {"Tensor"}
+    return Traits(name, rule, is_composite, can_be_taken_apart, may_grow)
 
 
 # --- what cannot be counted is refused by name: no figure is better than a wrong one ------------

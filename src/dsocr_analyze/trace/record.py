@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter, is_
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
@@ -24,7 +24,7 @@ from torch.utils._device import _device_constructors
 
 from dsocr_analyze.figures import Peak
 from dsocr_analyze.kernels import Kernel
-from dsocr_analyze.model.known_values import known_value
+from dsocr_analyze.model.known_values import known_value, was_known
 from dsocr_analyze.model.process_settings import (
     SEQUENCES,
     Arguments,
@@ -104,7 +104,7 @@ def _moved(old: str, new: str, path: str) -> str:
     return f"{new}.{path[len(below) :]}" if new else path[len(below) :]
 
 
-# --- equal calls of operators --------------------------------------------------------------------
+# --- equal calls ---------------------------------------------------------------------------------
 
 _VALUES: Final = frozenset({
     int, float, bool, complex, str, type(None), type(...), torch.Size,
@@ -120,15 +120,18 @@ def call_of(
 
     It is clear of plain tensors on `device`, values, and tuples, lists or slices of these.
     """
-    parts: list[Any] = [func, torch.get_default_dtype()]
-    is_clear = _describe(args, parts, device)
+    parts: list[Any] = [func, device, torch.get_default_dtype()]
+    ids = list[int]()
+    is_clear = _describe(args, parts, ids, device)
     if kwargs:
-        is_clear = is_clear and _describe(kwargs.items(), parts, device)
+        is_clear = is_clear and _describe(kwargs.items(), parts, ids, device)
+    if len(ids) != len({*ids}):  # `x + x`
+        parts += map(ids.index, ids)
     return tuple(parts) if is_clear else None
 
 
-def _describe(arguments: Values, parts: list[Any], device: torch.device) -> bool:
-    """Appends to `parts`; False if it is unclear."""
+def _describe(arguments: Values, parts: list[Any], ids: list[int], device: torch.device) -> bool:
+    """Appends to `parts`, and those of tensors to `ids`; False if it is unclear."""
     for argument in arguments:
         kind = type(argument)
         if kind in (torch.Tensor, torch.nn.Parameter):
@@ -136,40 +139,57 @@ def _describe(arguments: Values, parts: list[Any], device: torch.device) -> bool
             if is_lazy or argument.layout is not torch.strided or argument.device != device:
                 return False
             parts += (argument.shape, argument.stride(), argument.dtype)
+            ids.append(id(argument))
         elif kind in _VALUES:
             parts += (kind, argument)  # 1, 1.0 and True are equal
         elif kind in (tuple, list):
             parts += (kind, len(argument))
-            if not _describe(argument, parts, device):
+            if not _describe(argument, parts, ids, device):
                 return False
         elif kind is slice:
             parts.append(kind)
-            if not _describe((argument.start, argument.stop, argument.step), parts, device):
+            if not _describe((argument.start, argument.stop, argument.step), parts, ids, device):
                 return False
         else:
             return False
     return True
 
 
-def looks_of(outputs: Values, inputs: Values) -> list[Look] | None:
-    """What makes a call's outputs again; None if they share memory, or are not plain tensors."""
-    found, used = list[Look](), set[int]()
-    for each in tensors_in(inputs):
-        used.add(each.untyped_storage()._cdata)
-    for output in tensors_in(outputs):
-        if type(output) is not torch.Tensor or not output.is_meta:
+class Output(NamedTuple):
+    """What makes the output of a call on `meta` again, if all its tensors are new.
+
+    Attributes:
+        looks: By item, how a tensor looks; None for none.
+        is_tuple: Whether these are items of a tuple, not the output itself.
+    """
+
+    looks: list[Look | None]
+    is_tuple: bool
+
+    @classmethod
+    def of(cls, output: Value) -> Self | None:
+        """What makes it again; None if it is not of plain tensors without values."""
+        items = output if type(output) is tuple else (output,)
+        if not all(item is None or _is_plain_tensor(item) for item in items):
             return None
-        if output.layout is not torch.strided or output.is_conj() or output.is_neg():
-            return None
-        memory = output.untyped_storage()._cdata
-        if memory in used:
-            return None
-        used.add(memory)
-        found.append(Look.of(output))
-    return found
+        looks = [Look.of(item) if isinstance(item, torch.Tensor) else None for item in items]
+        return cls(looks, items is output)
+
+    def make(self) -> Value:
+        """Such an output."""
+        made: list[Value] = [None if look is None else look.make() for look in self.looks]
+        return tuple(made) if self.is_tuple else made[0]
 
 
-# --- equal calls of functions on a device --------------------------------------------------------
+def _is_plain_tensor(item: Value) -> bool:
+    if type(item) is not torch.Tensor or not item.is_meta or was_known(item):
+        return False
+    if item.layout is not torch.strided or item.is_conj() or item.is_neg():
+        return False
+    return not (item.requires_grad or item.is_inference())
+
+
+# --- equal calls of functions --------------------------------------------------------------------
 
 
 ATTRIBUTES: Final[frozenset[Function]] = frozenset(
@@ -216,15 +236,18 @@ class Effect:
         peak_bytes: The most bytes alive beyond those alive before.
         made: Position, among the tensors that it returns, of each with memory that the call made,
             and its bytes.
+        output: On `meta`, what makes it again, if that is all that the call does.
     """
 
-    __slots__ = ("_kernels", "_placed", "free", "made", "peak_bytes", "unknown")
+    __slots__ = ("_kernels", "_placed", "free", "made", "output", "peak_bytes", "unknown")
 
-    def __init__(self, trace: Trace, made: tuple[tuple[int, int], ...]) -> None:
+    def __init__(
+        self, trace: Trace, made: tuple[tuple[int, int], ...], output: Output | None
+    ) -> None:
         self._kernels = tuple(trace.kernels)
         self._placed: dict[str, list[Kernel]] = {}
         self.free, self.unknown = tuple(trace.free.items()), tuple(trace.unknown.items())
-        self.peak_bytes, self.made = trace.peak.nbytes, made
+        self.peak_bytes, self.made, self.output = trace.peak.nbytes, made, output
 
     def kernels_of(self, path: str) -> list[Kernel]:
         """Its kernels, under a module."""
@@ -253,26 +276,18 @@ _UNDESCRIBED: Final = _OF_EVERY_MODULE | {"layer_idx", "layer_id", "forward"}
 """Numbers of layers, in which alike ones may differ, and our `forward`; others' always runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedCall:
+class RecordedCall(NamedTuple):
     """The record of one module call.
 
     Attributes:
         path: Path of the module.
         trace: What the call did.
-        output: By item, how a tensor looks; None for none.
-        returns_tuple: Whether these are items of a tuple, not the output itself.
+        output: What makes its output again.
     """
 
     path: str
     trace: Trace
-    output: list[Look | None]
-    returns_tuple: bool
-
-    def output_again(self, memory: LiveTensors) -> Value:
-        """The output of an equal call."""
-        made: list[Value] = [None if look is None else memory.made(look) for look in self.output]
-        return tuple(made) if self.returns_tuple else made[0]
+    output: Output
 
 
 class Repetition:
@@ -300,7 +315,7 @@ class Repetition:
         tensors = [*tensors_in([*args, *kwargs.values()])]
         if any(map(torch.is_inference, tensors)):
             return None
-        places = [*map(id, tensors)] + [each.untyped_storage()._cdata for each in tensors]
+        places = [each.untyped_storage()._cdata for each in tensors]
         shared = tuple(map(places.index, places))
         return self._variant_of(module), call, tuple(map(known_value, tensors)), shared
 
@@ -330,8 +345,6 @@ class FirstCall:
         self._module, self._arguments, self._memory = module, arguments, memory
         self._births, self._nbytes = memory.births, memory.nbytes
         self._versions, self._attributes = self._state()
-        self._made: dict[int, int] = {}
-        """Bytes of the memory that the call leaves behind, by storage."""
 
     def span(self, path: str, trace: Trace, output: Value) -> RecordedCall | None:
         """The record of the call, which has run; None if it may not be repeated.
@@ -339,31 +352,16 @@ class FirstCall:
         It may have written to no argument, stored nothing on the module or below, and left no
         memory but its output's.
         """
-        items = output if type(output) is tuple else (output,)
-        if not all(item is None or self._is_made(item) for item in items):
+        returned, again = [*tensors_in([output])], Output.of(output)
+        made = self._memory.made_among(returned, self._births)
+        if again is None or len(made) != len(returned):
             return None
         versions, attributes = self._state()
         if versions != self._versions or len(attributes) != len(self._attributes):
             return None
         is_untouched = all(map(is_, attributes, self._attributes))
-        is_all = self._memory.nbytes == self._nbytes + sum(self._made.values())
-        if not is_untouched or not is_all:
-            return None
-        looks = [None if item is None else Look.of(item) for item in items]
-        return RecordedCall(path, trace, looks, type(output) is tuple)
-
-    def _is_made(self, tensor: Value) -> bool:
-        """Whether a tensor has memory of its own that the call made; notes it."""
-        if type(tensor) is not torch.Tensor or not tensor.is_meta:
-            return False
-        if tensor.requires_grad or tensor.is_inference():
-            return False
-        storage = tensor.untyped_storage()._cdata
-        nbytes = self._memory.nbytes_of(tensor, self._births)
-        if not nbytes or storage in self._made or known_value(tensor) is not None:
-            return False
-        self._made[storage] = nbytes
-        return True
+        is_all = self._memory.nbytes == self._nbytes + sum(nbytes for _, nbytes in made)
+        return RecordedCall(path, trace, again) if is_untouched and is_all else None
 
     def _state(self) -> tuple[list[int], list[Any]]:
         """Versions of the arguments, and attributes and buffers at or below the module.

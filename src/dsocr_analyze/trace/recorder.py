@@ -27,8 +27,8 @@ from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.known_values import (
     known_shape,
-    known_value,
     shape_depends_on_values,
+    was_known,
 )
 from dsocr_analyze.model.process_settings import (
     Arguments,
@@ -46,7 +46,7 @@ from dsocr_analyze.model.process_settings import (
     uncounted,
 )
 from dsocr_analyze.trace.composites import Composites, laid_out_as_on_cuda
-from dsocr_analyze.trace.memory import LiveTensors, Look, cpu_as_cuda
+from dsocr_analyze.trace.memory import LiveTensors, cpu_as_cuda
 from dsocr_analyze.trace.modules import RunningModules
 from dsocr_analyze.trace.operators import (
     COMPOSITE,
@@ -63,11 +63,11 @@ from dsocr_analyze.trace.record import (
     Alike,
     Effect,
     FirstCall,
+    Output,
     Repetition,
     Trace,
     call_of,
     is_repeatable,
-    looks_of,
     stays_on,
 )
 from dsocr_analyze.trace.rules import Call, Rule
@@ -75,24 +75,21 @@ from dsocr_analyze.trace.rules import Call, Rule
 _Inputs = ParamSpec("_Inputs")
 
 _MOST_CALLS: Final = 1 << 16
-_CALLS: Final[dict[Key | None, tuple[list[Look], list[Kernel]]]] = {}
-"""Outputs and kernels of calls on `meta`, by any recorder, that only made these outputs."""
-_IN_PLACE: Final[dict[Key | None, list[Kernel]]] = {}
-"""Kernels of calls on `meta` that return their first argument."""
 _EFFECTS: Final[dict[Key, Effect | None]] = {}
-"""What calls on devices with values add to any record; None where it differs between equal ones."""
+"""What calls of functions add to any record; None where it differs between equal ones."""
 
 
 class Recorder:
     """Records forward passes of `model`; use as a context manager around the calls.
+
+    Equal calls of torch's functions are recorded once and repeated. On `meta`, those that only make
+    tensors don't run again.
 
     Args:
         model: Any module tree. It is restored afterwards, even on errors.
         alike: The name that a module shares with alike ones, by path; None if it must always run.
             On `meta`, their equal calls are recorded once and repeated.
         device: Where the module runs, if only its kernels and peak matter: the trace has no shapes.
-            Unless it is `meta`, equal calls of functions are recorded once: their memory counts,
-            but not what each of their tensors adds to it.
     """
 
     def __init__(
@@ -103,7 +100,6 @@ class Recorder:
     ) -> None:
         self.trace = Trace()
         self._device = device
-        self._repeats_calls = device is not None and device.type != "meta"
         self._alike = alike
         self._modules = RunningModules(model)
         self._memory = LiveTensors(())
@@ -148,7 +144,7 @@ class Recorder:
             self._modes = None if is_watched else torch._C._len_torch_dispatch_stack()
             is_watched |= any(type(mode) not in _OWN_MODES for mode in _function_modes())
             stack.enter_context(Composites(self.record_whole))
-            if self._repeats_calls and not is_watched:
+            if not is_watched:
                 stack.enter_context(FunctionMode(self._call))
             self._exit = stack.pop_all()
         return self
@@ -194,7 +190,10 @@ class Recorder:
         if span is not None:
             self.trace.add(span.trace, self._memory.nbytes, span.path, path)
             with uncounted():
-                return span.output_again(self._memory)
+                output = span.output.make()
+                for tensor in tensors_in([output]):
+                    self._memory.add(tensor)
+            return output
         if key in repetition.spans:
             return self._run_in_full(path, forward, args, kwargs)
         repetition.spans[key] = None  # until the call's side effects are known
@@ -227,10 +226,10 @@ class Recorder:
             trace.peak = Peak(trace.peak.nbytes - alive, trace.peak.path)
             outer.add(trace, alive, path, path)
 
-    # functions on a device with values
+    # functions
 
     def _call(self, func: Function, args: Arguments, kwargs: Keywords) -> Any:
-        """Calls a function of torch; an equal call of an earlier one, without any mode."""
+        """Calls a function of torch, or repeats an equal call, which no mode sees."""
         safe_point()
         with torch._C.DisableTorchFunction():
             if func in ATTRIBUTES:
@@ -239,7 +238,8 @@ class Recorder:
             effect = None if key is None else _EFFECTS.get(key)
             if effect is not None:
                 with torch._C._DisableTorchDispatch():
-                    output: Any = func(*args, **kwargs)
+                    again = effect.output
+                    output: Any = again.make() if again else func(*args, **kwargs)
                     if func is torch.nn.functional.scaled_dot_product_attention:
                         output = laid_out_as_on_cuda(output)
                 self._add(effect, output)
@@ -263,9 +263,13 @@ class Recorder:
             or not self._modules.stack
         ):
             return None
-        if memory.hosts and any(map(memory.is_on_host, tensors_in([*args, *kwargs.values()]))):
+        if device.type == "meta":
+            if all(map(was_known, tensors_in([*args, *kwargs.values()]))):
+                return None
+        elif memory.hosts and any(map(memory.is_on_host, tensors_in([*args, *kwargs.values()]))):
             return None
-        return call_of(func, args, kwargs, device)
+        call = call_of(func, args, kwargs, device)
+        return None if call is None else (self._modes, call)
 
     def _add(self, effect: Effect, output: Any) -> None:
         """Adds what a call, which has run, adds to the record."""
@@ -288,17 +292,17 @@ class Recorder:
         with self._own_trace(self._modules.path) as trace, _taken_apart(func):
             output = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
-            returned, made = [*tensors_in([output])], dict[int, tuple[int, int]]()
-            for index, tensor in enumerate(returned):
-                if nbytes := memory.nbytes_of(tensor, births):
-                    made.setdefault(tensor.untyped_storage()._cdata, (index, nbytes))
-            is_all = memory.nbytes == alive + sum(nbytes for _, nbytes in made.values())
+            returned = [*tensors_in([output])]
+            made = memory.made_among(returned, births)
+            is_all = memory.nbytes == alive + sum(nbytes for _, nbytes in made)
             is_all &= not any(map(memory.is_on_host, returned))
+            is_all &= not any(map(was_known, returned))
             if len(_EFFECTS) >= _MOST_CALLS:
                 _EFFECTS.clear()
             _EFFECTS[key] = None
             if is_all and self._adds_the_same:
-                _EFFECTS[key] = Effect(trace, tuple(made.values()))
+                is_new = made and len(made) == len(returned)
+                _EFFECTS[key] = Effect(trace, made, Output.of(output) if is_new else None)
         return output
 
     # operators
@@ -322,19 +326,9 @@ class Recorder:
         """
         if torch._C._are_functorch_transforms_active():
             return run()  # on wrapped tensors; operations on the inner ones are dispatched
-        given, call = [*args, *kwargs.values()], None
         with torch._C.DisableTorchFunction():
-            # The model's own code may have entered a mode since.
-            is_watched = self._modes != torch._C._len_torch_dispatch_stack()
-            needs_all = self.inside_operator or torch.is_grad_enabled() or is_watched
-            if not (needs_all or all(map(known_value, tensors_in(given)))):
-                call = call_of(name, args, kwargs)
-                if call in _CALLS:
-                    repeated: Result = self._repeat(call)
-                    return repeated
-            refuse_uncountable(name, given)
+            refuse_uncountable(name, [*args, *kwargs.values()])
         self._whole = self._whole if self.inside_operator else name
-        kernels, births = len(self.trace.kernels), self._memory.births
         self.inside_operator += 1
         self.inside_kernel += is_kernel
         try:
@@ -342,10 +336,8 @@ class Recorder:
         finally:
             self.inside_operator -= 1
             self.inside_kernel -= is_kernel
-        # There may be more to it than an output: other memory, or copies.
-        is_all = len(self.trace.kernels) == kernels and self._memory.births <= births + 1
         if not self.inside_operator:
-            self._record(name, RULES[name], args, kwargs, output, call if is_all else None)
+            self._record(name, RULES[name], args, kwargs, output)
         return output
 
     def _run_operator(
@@ -364,13 +356,8 @@ class Recorder:
         run = functools.partial(self._run_growing, func) if operator.may_grow else func
         if self.inside_kernel:
             return run(*args, **kwargs)
-        call = None
         if not self.inside_operator:
             with torch._C.DisableTorchFunction():
-                if operator.makes_tensors and self._modes is not None:
-                    call = call_of(func, args, kwargs)
-                    if call in _CALLS:
-                        return self._repeat(call)
                 refuse_uncountable(name, (*args, *kwargs.values()))
         if operator.is_composite or (self.inside_operator and operator.can_be_taken_apart):
             assert self._operators is not None, "it has passed the operator on"
@@ -395,16 +382,8 @@ class Recorder:
                     is_on_host = self._memory.is_on_host
                     if source.device != output.device or is_on_host(source) != is_on_host(output):
                         name, rule = "transfer", RULES["transfer"]
-        self._record(name, rule, args, kwargs, output, call)
+        self._record(name, rule, args, kwargs, output)
         return output
-
-    def _repeat(self, call: Key | None) -> Any:
-        """Makes the outputs of an equal call again, and records its kernels."""
-        looks, kernels = _CALLS[call]
-        with torch._C._DisableTorchDispatch():
-            made = tuple(map(Look.make, looks))
-        self._book(kernels if self._modules.stack else (), kernels[-1].operator, made)
-        return made[0] if len(made) == 1 else made
 
     def _run_growing(
         self, func: Callable[_Inputs, Result], *args: _Inputs.args, **kwargs: _Inputs.kwargs
@@ -429,15 +408,9 @@ class Recorder:
         return output
 
     def _record(
-        self,
-        name: str,
-        rule: Rule | None,
-        args: Arguments,
-        kwargs: Keywords,
-        output: Any,
-        call: Key | None = None,
+        self, name: str, rule: Rule | None, args: Arguments, kwargs: Keywords, output: Any
     ) -> None:
-        """Records an operator that has run; `call` is its key if it may be repeated."""
+        """Records an operator that has run."""
         with torch._C.DisableTorchFunction():
             trace, is_counted = self.trace, bool(self._modules.stack)  # not around the model
             if name in FREE:
@@ -453,23 +426,9 @@ class Recorder:
                 written = {*map(id, outputs)}
                 read = {key: kwargs[key] for key in kwargs if id(kwargs[key]) not in written}
                 tensors = [*tensors_in(args), *tensors_in(read.values())]
-                key = None
-                if args and outputs[0] is args[0] and len(outputs) == 1:  # written in place
-                    key = call_of(name, args, kwargs)
-                kernels = _IN_PLACE.get(key)
-                if kernels is None:
-                    kernels = kernels_of(name, rule, Call(args, outputs, read, tensors))
-                    if key is not None and kernels is not None and len(_IN_PLACE) < _MOST_CALLS:
-                        _IN_PLACE[key] = kernels
+                kernels = kernels_of(name, rule, Call(args, outputs, read, tensors))
             if kernels is None and name not in FREE and is_counted:
                 trace.unknown[name] += 1
-            elif kernels and call is not None:
-                looks = looks_of(outputs, [*args, *kwargs.values()])
-                # An undefined tensor among the outputs is None, and no tensor.
-                if looks and len(looks) == (len(output) if isinstance(output, tuple) else 1):
-                    if len(_CALLS) >= _MOST_CALLS:
-                        _CALLS.clear()
-                    _CALLS[call] = looks, kernels
             # A tensor written in place existed before.
             self._book(kernels or (), name, outputs, {*map(id, args), *map(id, kwargs.values())})
 
