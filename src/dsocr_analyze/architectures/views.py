@@ -78,10 +78,8 @@ class PageRule(ABC):
     A grid has a code, so that many pages are counted by their distinct grids.
     """
 
-    @property
-    def most_views(self) -> int:
-        """Most views of a page besides that of the whole."""
-        return 0
+    most_views: int
+    """Of a page, at most, besides that of the whole."""
 
     @property
     @abstractmethod
@@ -123,17 +121,17 @@ class PageRule(ABC):
 class CropRule(PageRule):
     """How a model crops pages.
 
-    A grid has a code, `(most + 1) * columns + rows`: 23 for 2 x 3 of at most 9 tiles.
+    A grid has a code, `(most_views + 1) * columns + rows`: 23 for 2 x 3 of at most 9 tiles.
 
     Source: `dynamic_preprocess` and `find_closest_aspect_ratio` of the relatives' files.
 
     Attributes:
         tile: Pixels per side of a tile, whatever the `image_size`.
-        most: Most tiles per page; the fewest are 2.
+        most_views: Most tiles per page; the fewest are 2.
     """
 
     tile: int
-    most: int
+    most_views: int
 
     # --- the grid
 
@@ -141,7 +139,7 @@ class CropRule(PageRule):
     def grids(self) -> tuple[tuple[int, int], ...]:
         """Every grid (columns, rows) by area; no page is nearest to two of one area."""
         grids: tuple[tuple[int, int], ...] = ()
-        for area in range(2, self.most + 1):
+        for area in range(2, self.most_views + 1):
             for columns in range(1, area + 1):
                 if area % columns == 0:
                     grids += ((columns, area // columns),)
@@ -164,20 +162,15 @@ class CropRule(PageRule):
         return nearest
 
     @property
-    def most_views(self) -> int:
-        """Most views of a page besides that of the whole."""
-        return self.most
-
-    @property
     def count(self) -> int:
         """Upper bound of the codes, exclusive."""
-        return (self.most + 1) ** 2
+        return (self.most_views + 1) ** 2
 
     def columns_and_rows(
         self, codes: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Columns and rows of codes; 1 and 1 for no crop."""
-        return divmod(codes, self.most + 1)
+        return divmod(codes, self.most_views + 1)
 
     def codes(self, widths: NDArray[np.int64], heights: NDArray[np.int64]) -> NDArray[np.int64]:
         """The codes of n pages' grids, sides from 1 to `LARGEST_SIDE`.
@@ -201,7 +194,7 @@ class CropRule(PageRule):
         return codes
 
     def _code(self, columns: Size, rows: Size) -> Size:
-        return (self.most + 1) * columns + rows
+        return (self.most_views + 1) * columns + rows
 
     @cached_property
     def _tables(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:

@@ -405,7 +405,7 @@ class _OCR2(FamilyMember):
     config_table = key_table(SAM_KEYS | _ENCODER_KEYS | PROJECTOR_KEYS, _PUBLISHED_SECTIONS)
     stages = (SAM, _ENCODER, PROJECTOR, PREFILL, DECODE)
     modes, default_mode = _MODES, "dynamic"
-    crop = CropRule(tile=768, most=6)
+    crop = CropRule(tile=768, most_views=6)
     base_size, image_size = 1024, 768
     text_tokens = 10
     r"""BOS and the text of `<image>\n<|grounding|>Convert the document to markdown.`"""

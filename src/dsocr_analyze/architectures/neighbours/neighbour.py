@@ -188,7 +188,7 @@ class Neighbour(Architecture, OcrModel):
         )
         self.begins = dict.fromkeys(prefixes, "vision")
         self.text_tokens, self.usual_page = data.whole("text_tokens"), data.text("usual_page")
-        self._resizing = data.value("resizing", None, dict, "a table")
+        self._resizing = data.value("resizing", {}, dict, "a table")
         data.done()
         self.closed_forms = ClosedForms(self)
 

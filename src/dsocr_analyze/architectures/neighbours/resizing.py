@@ -34,6 +34,7 @@ class ResizeRule(PageRule):
     """
 
     factor: int
+    most_views = 0
 
     # --- of each kind of rule
 
@@ -213,6 +214,5 @@ class FixedView(ResizeRule):
 RULES: Final[Mapping[str, type[ResizeRule]]] = {
     "smart": SmartResize,
     "longest": LongestEdge,
-    "fixed": FixedView,
 }
-"""Kinds of rules by name."""
+"""Rules by their names in a model's data."""
