@@ -438,7 +438,7 @@ def test_a_directory_is_built_like_its_config_and_the_stages_file_may_name_the_c
     session = DeepSeekOCRSession.from_local(tmp_path, stages=stages)
     of_config = session_of(LLAMA, tmp_path).analyze()
     assert session.analyze().total == by_name.total == of_config.total
-    assert session.model_source.source == "config"
+    assert session.provenance.model.source == "config"
     (tmp_path / "generation_config.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"generation_config\.json"):
         DeepSeekOCRSession.from_local(tmp_path, stages=stages)

@@ -45,10 +45,6 @@ if TYPE_CHECKING:
 Announce: TypeAlias = Callable[[str], None]
 
 
-def _unannounced() -> AbstractContextManager[Announce]:
-    return nullcontext(lambda _: None)
-
-
 @dataclass(frozen=True)
 class Engine:
     """Answers requests about one model, from Python and the command line.
@@ -65,7 +61,7 @@ class Engine:
     device: str = "meta"
     trust_remote_code: bool = False
     time: TimeRequest | None = None
-    announced: Callable[[], AbstractContextManager[Announce]] = _unannounced
+    announced: Callable[[], AbstractContextManager[Announce]] = lambda: nullcontext(lambda _: None)
     with_modules: bool = True
     _sessions: dict[tuple[str, bool], DeepSeekOCRSession] = field(default_factory=dict)
 

@@ -26,7 +26,6 @@ from dsocr_analyze.architectures.architecture import Architecture, CacheStep, Mo
 from dsocr_analyze.errors import ConfigError, DeviceError, WorkloadError
 from dsocr_analyze.figures import (
     MemoryFigures,
-    Model,
     PageFigures,
     Parameters,
     Provenance,
@@ -339,7 +338,7 @@ class DeepSeekOCRSession:
         """A page's figures by the closed forms; raises ConfigError without any."""
         return page_figures(
             self.loaded.directory, workload, dtype=self.dtype.name,
-            flash_attention=self.loaded.attention != "eager", provenance=self._provenance,
+            flash_attention=self.loaded.attention != "eager", provenance=self.provenance,
         )  # fmt: skip
 
     def analyze(
@@ -409,7 +408,7 @@ class DeepSeekOCRSession:
             cache_bytes = per_token * last.cached_tokens
         return PageFigures(
             workload=workload,
-            provenance=self._provenance,
+            provenance=self.provenance,
             stages=stages,
             parameters=parameters,
             batch=batch_work(prefill, traces, traces.stretches, architecture.routed_expert),
@@ -426,13 +425,9 @@ class DeepSeekOCRSession:
             decodes=decode is not None,
         )
 
-    @property
-    def model_source(self) -> Model:
-        """Where the model comes from."""
-        return self._provenance.model
-
     @cached_property
-    def _provenance(self) -> Provenance:
+    def provenance(self) -> Provenance:
+        """What is traced, and by what."""
         with exclusive():  # another thread may be changing where packages are found
             fvcore, transformers = map(importlib.metadata.version, ("fvcore", "transformers"))
         return Provenance(

@@ -136,7 +136,7 @@ def measurement(
         command="measure",
         options=options,
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        model=session.model_source,
+        model=session.provenance.model,
         workload=opening.workload_document(workload),
         device=str(model.device),
         title=machine.device_title(model.device),
