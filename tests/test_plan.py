@@ -165,6 +165,28 @@ def test_repetition_shows_its_tail_and_its_cost(capsys):
     assert found["gpu_hours"] == pytest.approx(point["gpu_hours"] - hours, rel=1e-9)
 
 
+@pytest.mark.parametrize("pages", [1, 2, 60])
+def test_no_more_pages_run_at_once_than_there_are(capsys, pages):
+    """Then all of them take as long as one of them, as `time` has it."""
+    [plan] = document(capsys, "plan", "--pages", pages, "--gpu", "h100", "--workers", "9")["gpus"]
+    point = plan["points"]["max"]
+    [entry] = document(capsys, "time", "h100", "--workers", "9", "--concurrency", pages)["time"]
+    seconds = entry["throughput"][0]["page_seconds"]
+    assert (point["concurrency"], plan["largest_concurrency"] > pages) == (pages, True)
+    assert 3600 * point["hours"] == pytest.approx(seconds, rel=1e-9)
+    assert 3600 * point["gpu_hours"] == pytest.approx(seconds, rel=1e-9)
+
+
+def test_no_number_of_gpus_ends_before_a_page_does(capsys):
+    line = ("plan", "--pages", "2M", "--gpu", "l4", "--deadline")
+    [plan] = document(capsys, *line, "0.1m")["gpus"]
+    point = plan["points"]["knee"]
+    assert 3600 * point["hours"] == pytest.approx(point["page_seconds"])
+    assert point["page_seconds"] > 6
+    assert " s, after the deadline of 6.00 s; " in run(capsys, *line, "0.1m")[1].replace("\n", " ")
+    assert " h, before the deadline of 24 h; " in run(capsys, *line, "24h")[1].replace("\n", " ")
+
+
 def test_the_answer_is_in_the_first_lines(capsys):
     code, out, _ = run(
         capsys, "plan", "--pages", "2M", "--deadline", "24h", "--price", "2.5", "--gpu",

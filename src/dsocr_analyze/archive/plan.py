@@ -146,7 +146,7 @@ class OperatingPoint(Struct, frozen=True, kw_only=True):
         gpu_hours: Hours of one GPU for all pages.
         gpu_hours_band: Their band.
         gpus: GPUs that finish by the deadline; 1 without one.
-        hours: Until these have finished.
+        hours: Until these have finished, each with one page at least.
         cost: Of all pages, in the price's currency; null without a price.
         cost_per_thousand_pages: The same of a thousand pages.
     """
@@ -313,7 +313,7 @@ class _Curve:
                 low=band.low / SECONDS_PER_HOUR, high=band.high / SECONDS_PER_HOUR
             ),
             gpus=gpus,
-            hours=hours / gpus,
+            hours=max(hours / gpus, sums.page_seconds / sums.pages / SECONDS_PER_HOUR),
             cost=None if price is None else price * hours,
             cost_per_thousand_pages=None if price is None else cost_per_thousand_pages(price, rate),
         )  # fmt: skip
@@ -343,15 +343,15 @@ def _plan_gpu(
         workers = max(1, math.ceil(busy / _BUSY_SHARE))
     curve = _Curve(curve.timer.with_workers(workers), setting, planned)
     numbers: dict[PointName, int] = {}
-    if most:
-        numbers = {"alone": 1, "knee": knee(curve.pages_per_second, most)}
+    if at_once := min(most, math.ceil(planned.counts.sum())):
+        numbers = {"alone": 1, "knee": knee(curve.pages_per_second, at_once)}
         if (limit := goals.first_token_seconds) is not None:
-            numbers["first_token"] = most_within(curve.first_token_seconds, limit, most)
-        numbers["max"] = most
+            numbers["first_token"] = most_within(curve.first_token_seconds, limit, at_once)
+        numbers["max"] = at_once
     some = {name: number for name, number in numbers.items() if number}
     points = dict(zip(some, curve.points([*some.values()], goals.deadline_hours), strict=True))
     taken: PointName = "knee"
-    if numbers.get("first_token", most) < numbers.get("knee", 0):
+    if numbers.get("first_token", at_once) < numbers.get("knee", 0):
         taken = "first_token"
     repetition = None
     if goals.lengths_without_repetition is not None and taken in points:

@@ -14,13 +14,14 @@ from dsocr_analyze.report.table import (
     Table,
     bytes_text,
     counted,
+    hours_text,
     percent_text,
     price_text,
     rate_text,
     seconds_text,
     three_digits,
 )
-from dsocr_analyze.timing import SECONDS_PER_HOUR, LoadBound, runtime_text
+from dsocr_analyze.timing import LoadBound, runtime_text
 
 _POINTS: Final[dict[PointName, str]] = {
     "alone": "a page alone",
@@ -65,14 +66,15 @@ def _answer_lines(document: PlanDocument, plan: GpuPlan, point: OperatingPoint) 
         point.gpu_hours_band, document.first_token_seconds, plan.points.get("first_token"),
     )  # fmt: skip
     deadline = document.deadline_hours
-    by = "" if deadline is None else f", before the deadline of {deadline:g} h"
+    side = "before" if point.hours <= (deadline or 0.0) else "after"
+    by = "" if deadline is None else f", {side} the deadline of {hours_text(deadline)}"
     cost = ""
     if point.cost is not None:
         thousand = price_text(point.cost_per_thousand_pages)
         cost = f"; {price_text(point.cost)} in money, {thousand} per 1,000 pages"
     yield (
         f"{point.gpus:,} x {plan.gpu}, {runtime_text(document.runtime, document.host)}:"
-        f" {counted(document.pages, 'page')} in {_duration(point.hours)}{by};"
+        f" {counted(document.pages, 'page')} in {hours_text(point.hours)}{by};"
         f" {three_digits(point.gpu_hours)} GPU-hours"
         f" ({three_digits(band.low)} to {three_digits(band.high)}){cost}"
     )
@@ -87,10 +89,6 @@ def _answer_lines(document: PlanDocument, plan: GpuPlan, point: OperatingPoint) 
     if within is not None:
         kept = f"; {within.concurrency} at once keep the first token within {seconds_text(limit)}"
     yield f"At most {counted(plan.largest_concurrency, 'page')} at once fit{kept}"
-
-
-def _duration(hours: float) -> str:
-    return f"{three_digits(hours)} h" if hours >= 1 else seconds_text(SECONDS_PER_HOUR * hours)
 
 
 def plan_tables(document: PlanDocument) -> Iterator[Table]:

@@ -34,6 +34,7 @@ from dsocr_analyze.report.table import (
     bytes_text,
     counted,
     exact,
+    hours_text,
     price_text,
     ratio_text,
     scaled,
@@ -129,7 +130,8 @@ def archive_answers(archive: Archive) -> Iterator[str]:
         runs = runtime_text(each.runtime, each.host)
         cost = "" if each.cost is None else f", {price_text(each.cost)} in money"
         needed = each.gpus_for_deadline
-        gpus = "" if needed is None else f"; {counted(needed, 'GPU')} for {each.deadline_hours:g} h"
+        by = hours_text(each.deadline_hours or 0.0)
+        gpus = "" if needed is None else f"; {counted(needed, 'GPU')} to finish in {by}"
         yield (
             f"{each.gpu}, {runs}, mode {each.mode}: {pages} take{s} {three_digits(each.gpu_hours)}"
             f" GPU-hours ({three_digits(each.low)} to {three_digits(each.high)}){cost}{gpus};"
@@ -196,7 +198,7 @@ def _time_tables(archive: Archive, time: ArchiveTimer) -> list[Table]:
         follows.append((*label, three_digits(each.pages_per_second), *cost, *gpus))
     more = {
         "cost": None if price is None else f"cost at {price:g} per hour",
-        "GPUs": None if hours is None else f"GPUs to finish in {hours:g} h",
+        "GPUs": None if hours is None else f"GPUs to finish in {hours_text(hours)}",
     }
     return [
         Table(

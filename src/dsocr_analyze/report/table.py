@@ -100,6 +100,11 @@ def seconds_text(seconds: float | None) -> str:
     return f"{value:,.{digits}f} {unit}"
 
 
+def hours_text(hours: float) -> str:
+    """Three digits of hours, or of what is less: '37.8 h', '16.7 s'."""
+    return f"{three_digits(hours)} h" if hours >= 1 else seconds_text(3600 * hours)
+
+
 def rate_text(rate: float) -> str:
     """A throughput with three digits or more: '0.0745', '12.3', '1,234'."""
     return f"{rate:#.3g}".removesuffix(".") if rate < 999.5 else f"{rate:,.0f}"
