@@ -600,8 +600,9 @@ REFUSED = [
      "--quiet leaves nothing to show; give --minimum-dpi, --maximum-compression or --json"
      " too, or leave out --quiet"),
     ("advise --page a4 --image cut.png", 2, "give --page a4 or --image cut.png, not both"),
-    ("docs --arch deepseek-ocr", 2, "pages for another model need a folder"),
-    ("docs --check --output here", 2, "--check is about the pages in place"),
+    ("docs --arch deepseek-ocr", 2, "pages for another model need a folder: give --output DIR"),
+    ("trust", 2, "DIR is missing; see dsocr-analyze trust --help"),
+    ("docs --check --output here", 2, "--check is of the pages in place; leave out --output here"),
     ("time l4 --keep 0", 2, "--keep 0 is for --from-benchmark FILE; leave it out"),
     ("time l4 --new-tokens-from lengths.csv --mean-new-tokens 9", 2,
      "--new-tokens-from gives the output lengths; leave out --mean-new-tokens and"

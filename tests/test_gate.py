@@ -211,6 +211,8 @@ def test_limits_that_are_kept_are_counted(report):
         (None, [], "page: passed"),
         (None, [params], "page: passed; 1 limit kept"),
         (None, [params, exceeded], "page: FAILED; 1 limit kept"),
+        (None, [params, limited("total.flops", "max_increase = '2 %'")],
+         "page: passed; 1 limit kept, 1 limit unchecked without a baseline"),
         (None, [limited(many, f"max = {GREAT}")],
          f"page: passed; {len(ReportKeys(report).figures(many)):,} limits kept"),
         (report, [params],

@@ -48,9 +48,9 @@ def docs(
     in place. With --output, all pages go into a folder, with --arch or --config for one model.
     """
     if output is None and (arch is not None or config is not None):
-        raise WorkloadError("pages for another model need a folder")
+        raise WorkloadError("pages for another model need a folder: give --output DIR")
     if output is not None and check:
-        raise WorkloadError("--check is about the pages in place")
+        raise WorkloadError(f"--check is of the pages in place; leave out --output {output}")
     require_trace()
     architecture = values = None  # all of them, and the published config
     if arch is not None or config is not None:

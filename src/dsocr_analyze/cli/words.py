@@ -167,7 +167,8 @@ def refusal(error: typer.TyperException) -> str:
         what = _misused_option(error, parameter)
     elif hasattr(error, "param_type"):
         named = (spelling(parameter, context), _metavar(parameter))
-        what = f"{named[0]} is missing; give it as {' '.join(dict.fromkeys(named))}"
+        how = "" if named[0] == named[1] else f"; give it as {' '.join(named)}"
+        what = f"{named[0]} is missing{how}"
     elif parameter is not None:
         what = _wrong_value(error, parameter, context)
     else:

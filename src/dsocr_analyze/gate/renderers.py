@@ -100,12 +100,14 @@ def _result(check: Check) -> str:
 
 def workload_summary(workload: WorkloadCheck) -> str:
     """A workload's result in one line."""
-    kept = sum(each.rule != "baseline" for each in workload.failures("passed"))
+    limits = [each.limit for each in workload.failures("passed") if each.rule != "baseline"]
+    unknown = limits.count(None)  # a change without a baseline
     equal, changed = _equal_text(workload), len(workload.changed) + workload.following
     some = f"{changed:,} of {workload.unchanged + changed:,} figures changed"
     said = [
         f"all {equal}" if equal else some if workload.changed else "",
-        f"{counted(kept, 'limit')} kept" if kept else "",
+        f"{counted(kept, 'limit')} kept" if (kept := len(limits) - unknown) else "",
+        f"{counted(unknown, 'limit')} unchecked without a baseline" if unknown else "",
     ]
     opening = f"{workload.name}: {_WORDS[workload.outcome]}; "
     return (opening + ", ".join(filter(None, said))).removesuffix("; ")
