@@ -306,15 +306,24 @@ def running_counts(most: int) -> Integers:
     return np.concatenate([np.arange(8), np.rint(2**octaves).astype(np.int64)])
 
 
+_OF_LOOPS: Final = ("prepare", "prefill", "chunks", "steps")
+"""What differs between loops."""
+
+
 def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
     """Steady states of `[n]` loops."""
+    # As columns, `[n, 1]`, beside which several fractions are tried at once.
+    clients = clients[:, None]
+    columns: dict[str, Any] = {
+        name: np.reshape(getattr(times, name), (-1, 1)) for name in _OF_LOOPS
+    }
+    times = times._replace(**columns)
     with np.errstate(all="ignore"):  # infinity marks what is impossible
         gpu_seconds = _least_gpu_seconds(clients, times)
         prepared = times.workers / np.asarray(times.prepare)
-        first_step = times.at(times.step, np.ones(len(clients)))
+        first_step = times.at(times.step, np.ones(clients.shape))
         alone = times.prepare + times.prefill + times.steps * first_step
         most = np.minimum(clients / alone, np.minimum(prepared, 1 / gpu_seconds))
-        low, high = np.full((2, len(clients)), [[_FEWEST], [1.0]])
 
         def is_possible(part: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
             """Whether the CPU prepares so many pages, and pages are fast enough for so many."""
@@ -324,13 +333,12 @@ def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
 
         # Steps have kinks. No more sequences run than the CPU can feed; of numbers for which pages
         # are fast enough, it is the largest.
-        is_fed = np.ones(len(clients), dtype=bool)
-        for count in times.sequences[2:]:
-            knot = np.minimum(1.0, (count - 1) / np.maximum(1, clients - 1))
-            feeds, is_fast = is_possible(knot)
-            is_fed &= feeds
-            low = np.where(is_fed & is_fast, knot, low)
-            high = np.where(is_fed & is_fast, 1.0, np.minimum(high, knot))
+        knots = np.minimum(1.0, (times.sequences[2:] - 1) / np.maximum(1, clients - 1))
+        feeds, is_fast = is_possible(knots)
+        holds = np.logical_and.accumulate(feeds, axis=1) & is_fast
+        last = (holds * np.arange(1, 1 + knots.shape[1])).max(axis=1, keepdims=True, initial=0)
+        bounds = np.pad(knots, ((0, 0), (1, 1)), constant_values=(_FEWEST, 1.0))
+        low, high = (np.take_along_axis(bounds, last + more, axis=1) for more in (0, 1))
         for _ in range(_HALVINGS):
             middle = np.sqrt(low * high)
             holds = np.logical_and(*is_possible(middle))
@@ -338,23 +346,24 @@ def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
         part = np.where(clients == 1, 1.0, low)
         found = _point_at(part, most, gpu_seconds, clients, times)
     # Before its first token, a page waits at whichever of the CPU and the GPU is saturated.
-    return found._replace(first_token=clients / found.pages_per_second - found.decode)
+    found = found._replace(first_token=clients / found.pages_per_second - found.decode)
+    return LoopPoint(*(column[:, 0] for column in found))
 
 
 def _least_gpu_seconds(clients: Integers, times: LoopTimes) -> Floats:
-    """Least GPU seconds per page, over all numbers of sequences running together."""
-    sequences = np.minimum(np.maximum(1, times.sequences), clients[:, None])
+    """Least GPU seconds per page, over all numbers of sequences running together, `[n, 1]`."""
+    sequences = np.minimum(np.maximum(1, times.sequences), clients)
     least_step = (times.at(times.step, sequences) / sequences).min(axis=1, keepdims=True)
     carried = times.at(times.carried, sequences - 1)
-    chunks, steps = np.reshape(times.chunks, (-1, 1)), np.reshape(times.steps, (-1, 1))
-    left = np.maximum(0.0, steps - chunks * (sequences - 1))
-    return np.asarray(times.prefill + (chunks * carried + left * least_step).min(axis=1))
+    left = np.maximum(0.0, times.steps - times.chunks * (sequences - 1))
+    mixed = (times.chunks * carried + left * least_step).min(axis=1, keepdims=True)
+    return np.asarray(times.prefill + mixed)
 
 
 def _point_at(
     part: Floats, most: Floats, gpu_seconds: Floats, clients: Integers, times: LoopTimes
 ) -> LoopPoint:
-    """The loops' state when a fraction `part` of the other clients' sequences are running.
+    """The loops' state when fractions of the other clients' sequences are running, `part` `[n, m]`.
 
     If there are none, it is a fraction of the largest rate. Where a GPU does better with fewer
     sequences, more of them run at its capacity, and longer. Impossible seconds are infinite.
