@@ -273,10 +273,97 @@ def test_it_counts_what_the_caller_would_run():
 
 
 @pytest.mark.filterwarnings("ignore")  # torch.jit is deprecated
-def test_scripted_and_compiled_modules_are_counted():
-    layer = nn.Linear(3, 5)
-    for module in (torch.jit.script(layer), torch.compile(layer, backend="eager")):
-        assert count(module, ROWS).total.flops == 70
+@pytest.mark.parametrize("make", [torch.jit.script, lambda layer: torch.jit.trace(layer, ROWS)])
+def test_scripted_and_traced_modules_are_counted(make):
+    found = count(nn.Sequential(make(nn.Linear(3, 5)), nn.ReLU()), ROWS)
+    assert (count(make(nn.Linear(3, 5)), ROWS).total.flops, found.total.flops) == (70, 80)
+    assert (found.params, found.by_module["0"].flops) == (20, 70)
+
+
+def test_a_compiled_module_is_counted():
+    assert count(torch.compile(nn.Linear(3, 5), backend="eager"), ROWS).total.flops == 70
+
+
+class Doubled(nn.Linear):
+    def __call__(self, x):
+        return super().__call__(x) * 2
+
+
+class WithoutForward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 5)
+
+    def __call__(self, x):
+        return self.layer(x).relu()
+
+
+@pytest.mark.parametrize("make", [lambda: Doubled(3, 5), WithoutForward])
+def test_what_a_module_does_in_its_own_call_counts(make):
+    for module in (make(), nn.Sequential(make())):
+        module.register_forward_hook(lambda *_: None)
+        found = count(module, ROWS)
+        assert (found.total.flops, found.by_module[""].calls) == (70 + 10, 1)
+
+
+STATES = {
+    "made like the input": lambda x: x.new_zeros(2, 1, 4),
+    "made on its device": lambda x: torch.randn(2, 1, 4, device=x.device),
+    "moved to it": lambda x: torch.zeros(2, 1, 4).to(x),
+    "made on the host": lambda x: torch.zeros(2, 1, 4),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize(("kind", "gates"), [(nn.LSTM, 4), (nn.GRU, 3)])
+def test_a_recurrent_layer_is_counted_wherever_its_state_is_made(name, kind, gates):
+    """Two directions of one sequence of 5 vectors of 3, with states of 4."""
+    layer, x = kind(3, 4, bidirectional=True), torch.ones(5, 1, 3)
+    macs = 2 * 5 * gates * 4 * (3 + 4)
+
+    def state(x):
+        return (STATES[name](x),) * 2 if kind is nn.LSTM else STATES[name](x)
+
+    inside = Flow(lambda self, x: self.layer(x, state(x)), layer=layer)
+    for found in (count(inside, x), count(layer, x, state(x)), count(layer, x, hx=state(x))):
+        assert (found.total.macs, found.unknown) == (macs, {})
+    packed = nn.utils.rnn.pack_sequence([x[:, 0]])
+    for device in ("cpu", "meta"):
+        there = nn.utils.rnn.PackedSequence(packed.data.to(device), packed.batch_sizes)
+        assert count(layer.to(device), there).total.macs == macs
+
+
+def test_keyword_inputs_may_have_any_name():
+    names = dict.fromkeys(("module", "forward", "run", "path", "args", "device"), ROWS)
+    inner = Calls(lambda **given: given["module"] + given["run"])
+    assert count(inner, **names).total.flops == 6
+    assert (
+        count(Flow(lambda self, **given: self.inner(**given), inner=inner), **names).total.flops
+        == 6
+    )
+
+
+@pytest.mark.parametrize("name", ["resnet", "bert", "lstm", "mamba"])
+def test_in_inference_mode_it_counts_the_same(name):
+    module, inputs, named = made(name, "cpu")
+    expected = count(module, *inputs, **named)
+    with torch.inference_mode():
+        found = [count(module, *inputs, **named)]
+        module, inputs, named = made(name, "cpu")
+        found.append(count(module, *inputs, **named))
+        on_meta, inputs, named = made(name, "meta")
+        assert count(on_meta, *inputs, **named).total.matrix_flops > 0
+    for each in found:
+        assert (each.total, each.by_module) == (expected.total, expected.by_module)
+        assert each.peak_activation_bytes == expected.peak_activation_bytes
+
+
+def test_what_inference_mode_has_made_is_written_to_on_a_device_alone():
+    with torch.inference_mode():
+        assert count(nn.ReLU(inplace=True), torch.ones(2, 3)).total.flops == 6
+        assert count(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5)), ROWS.clone()).params == 30
+        with pytest.raises(ModelCodeError, match="make module and inputs outside"):
+            count(nn.ReLU(inplace=True), meta(2, 3))
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -308,6 +395,10 @@ REFUSED = {
     "a size by values": (
         lambda: Calls(lambda x: x.nonzero()), meta(2, 3), ModelCodeError,
         "calls nonzero on a tensor of shape .*count it on a CPU or GPU",
+    ),
+    "a state on the host": (
+        lambda: Flow(lambda self, x: self.a(x, torch.zeros(1, 4)), a=nn.GRU(3, 4)).to("meta"),
+        meta(2, 3), ModelCodeError, r"a \(GRU\).*found input tensor at meta.*count it on a CPU",
     ),
     "a nested tensor": (
         lambda: nn.Linear(3, 5), torch.nested.nested_tensor([ROWS, ROWS], layout=torch.jagged),

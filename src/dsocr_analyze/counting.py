@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
 from dsocr_analyze.errors import DeviceError, FormatError, ModelCodeError, UncountableError
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 Grouping = Literal["module", "operator"]
 
 _ON_A_DEVICE: Final = "count it on a CPU or GPU, where every tensor has values"
+_OUTSIDE: Final = (
+    "make module and inputs outside torch.inference_mode(), which a count on meta leaves"
+)
 
 
 class Operator(Counts, frozen=True, kw_only=True):
@@ -160,7 +164,8 @@ def count(module: torch.nn.Module, /, *inputs: Any, **keyword_inputs: Any) -> Mo
         UncountableError: `module` is no module, its parameters have no shapes yet, or a tensor is
             of a kind that is not counted.
         DeviceError: Parameters, buffers and inputs are on several devices.
-        ModelCodeError: On `meta`, forward needs a tensor's values.
+        ModelCodeError: On `meta`, forward needs a tensor's values, or writes into a tensor made in
+            inference mode.
 
     Whatever else forward raises passes through.
     """
@@ -179,7 +184,7 @@ def count(module: torch.nn.Module, /, *inputs: Any, **keyword_inputs: Any) -> Mo
     ]
     recorder = Recorder(module, device=device)
     with (
-        _in_the_callers_settings(),
+        _in_the_callers_settings(device),
         _random_numbers_kept(device),
         left_as_it_was(module),
         _values_kept([*buffers.values(), *limited]),
@@ -188,7 +193,7 @@ def count(module: torch.nn.Module, /, *inputs: Any, **keyword_inputs: Any) -> Mo
         watched(device),
         recorder,
     ):
-        trace = recorder.begin()
+        trace = recorder.begin(is_call=True)
         module(*inputs, **keyword_inputs)
     classes = {path: type(each).__name__ for path, each in modules.items()}
     return _figures(trace, device, classes, parameters)
@@ -228,7 +233,7 @@ def _tensors_of(
     """Each parameter or buffer once, by the name of its first place."""
     found = dict[int, tuple[str, torch.Tensor]]()
     for path, module in modules.items():
-        for name, each in vars(module)[table].items():
+        for name, each in getattr(module, table).items():
             if each is not None:
                 found.setdefault(id(each), (f"{path}.{name}" if path else name, each))
     return dict(found.values())
@@ -244,7 +249,9 @@ def _device_of(held: Mapping[str, torch.Tensor], inputs: Any) -> torch.device:
             )
         _refuse_fake(name, each)
         places.setdefault(each.device, name)
-    for each in tree_leaves(inputs):
+    for each in tree_leaves(inputs, is_leaf=lambda each: isinstance(each, PackedSequence)):
+        if isinstance(each, PackedSequence):  # whose batch sizes are always on the CPU
+            each = each.data
         if isinstance(each, torch.Tensor):
             _refuse_fake("an input", each)
             if each.dim() or not places:  # numbers may be on the CPU
@@ -267,13 +274,17 @@ def _refuse_fake(name: str, tensor: torch.Tensor) -> None:
 
 
 @contextlib.contextmanager
-def _in_the_callers_settings() -> Iterator[None]:
-    """Only one module runs at a time, with the default type and autocast of the caller."""
+def _in_the_callers_settings(device: torch.device) -> Iterator[None]:
+    """Only one module runs at a time, with the default type and modes of the caller.
+
+    On `meta`, that is not inference mode, in which no value is known.
+    """
     dtype = torch.get_default_dtype()
-    casting = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
-    with exclusive(), default_dtype(dtype):
-        for device in casting:
-            torch.set_autocast_enabled(device, True)
+    infers = torch.is_inference_mode_enabled() and device.type != "meta"
+    casting = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    with exclusive(), default_dtype(dtype), torch.inference_mode(infers):
+        for kind in casting:
+            torch.set_autocast_enabled(kind, True)
         yield
 
 
@@ -310,9 +321,11 @@ def _in_the_callers_terms(module: torch.nn.Module, device: torch.device) -> Iter
     except (ModelCodeError, UncountableError) as error:
         told = str(error).replace(WITH_VALUES, _ON_A_DEVICE)
         raise type(error)(": ".join((*place_of(error, module), told))) from error
-    except NotImplementedError as error:
-        if device.type != "meta":
-            raise
+    except RuntimeError as error:
         told = " ".join(str(error).split())[:200]
+        advice = _OUTSIDE if "inference tensor" in told else _ON_A_DEVICE
+        is_of_meta = isinstance(error, NotImplementedError) or "meta" in told
+        if device.type != "meta" or not (is_of_meta or advice == _OUTSIDE):
+            raise
         where = ": ".join((*place_of(error, module), told))
-        raise ModelCodeError(f"{where}; {_ON_A_DEVICE}") from error
+        raise ModelCodeError(f"{where}; {advice}") from error

@@ -4,9 +4,10 @@ A function mode intercepts linear, matmul, einsum, attention, softmax and RMS no
 one operator everywhere. Copies made on the way, to another type or layout, are counted apart.
 """
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+from dsocr_analyze.forking import undone
 from dsocr_analyze.model.known_values import device_among
 from dsocr_analyze.model.process_settings import (
     Arguments,
@@ -130,7 +132,8 @@ class Composites(TorchFunctionMode):
                     return self._record("transfer", [args[0]], {}, run, True)
             if func is F.multi_head_attention_forward:
                 return self._opened(func, args, kwargs)
-            return run()
+            with _taken_apart() if func is torch.lstm else contextlib.nullcontext():
+                return run()
         name, parameters = composite
         ordered, rest = [*args], dict(kwargs)
         for parameter in parameters[len(args) :]:
@@ -210,6 +213,14 @@ class Composites(TorchFunctionMode):
         if id(tensor) not in self._weights:
             self._weights[id(tensor)] = tensor, tensor.to(dtype)
         return self._weights[id(tensor)][1]
+
+
+@contextlib.contextmanager
+def _taken_apart() -> Iterator[None]:
+    """An LSTM runs as its matrix products, and not as one kernel of oneDNN."""
+    with undone(functools.partial(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())):
+        torch._C._set_mkldnn_enabled(False)
+        yield
 
 
 def _is_eligible(tensor: torch.Tensor) -> bool:

@@ -40,6 +40,8 @@ class RunningModules:
         self._undo: list[Callable[[], object]] = []
         self.stack: list[_Frame] = []
         """The modules whose forward is running; empty in code around the model."""
+        self._stays = 0
+        """How many of them run to the end of the pass."""
         self.path = ""
         """Path of the innermost of them; empty for the model itself."""
         self.calls: list[str] = []
@@ -47,11 +49,14 @@ class RunningModules:
         self.customized: set[str] = set()
         """Paths at or above modules with other code's hooks or forward."""
 
-    def begin(self, calls: list[str]) -> None:
-        """Starts another pass, whose calls are appended to `calls`."""
+    def begin(self, calls: list[str], *, is_call: bool = False) -> None:
+        """Starts another pass, whose calls are appended to `calls`; maybe one of the model."""
         self.stack.clear()
         self.path = ""
         self.calls = calls
+        self._stays = int(is_call)
+        if is_call:
+            self._push(self._model)
 
     @contextlib.contextmanager
     def attached(self, run: Run) -> Iterator[None]:
@@ -108,15 +113,20 @@ class RunningModules:
     # the stack
 
     def _on_enter(self, module: torch.nn.Module, _: Arguments) -> None:
-        self._push(module)
+        if not self._is_entered(module):
+            self._push(module)
 
     def _on_leave(self, module: torch.nn.Module, _: Arguments, __: Value) -> None:
         # A failing hook of other code may have kept us from entering this module or leaving others.
-        for index in range(len(self.stack) - 1, -1, -1):
+        for index in range(len(self.stack) - 1, self._stays - 1, -1):
             if self.stack[index].module is module:
                 del self.stack[index:]
                 self.path = self.stack[-1].path if self.stack else ""
                 return
+
+    def _is_entered(self, module: torch.nn.Module) -> bool:
+        """Whether a module is being called, and its forward has not begun."""
+        return bool(self.stack) and self.stack[-1].module is module and not self.stack[-1].running
 
     def _push(self, module: torch.nn.Module) -> _Frame:
         # One created during the pass is counted as its caller.
@@ -141,14 +151,12 @@ class RunningModules:
         run: Run,
         module: torch.nn.Module,
         forward: Callable[_Inputs, Value],
+        /,
         *args: _Inputs.args,
         **kwargs: _Inputs.kwargs,
     ) -> Value:
-        frame = self.stack[-1] if self.stack else None
-        called_directly = frame is None or frame.module is not module or frame.running
-        if called_directly:
-            frame = self._push(module)
-        assert frame is not None
+        called_directly = not self._is_entered(module)
+        frame = self._push(module) if called_directly else self.stack[-1]
         frame.running = True
         try:
             return run(module, frame.path, forward, args, kwargs)

@@ -22,7 +22,6 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dsocr_analyze.figures import Peak
-from dsocr_analyze.forking import undone
 from dsocr_analyze.interruption import safe_point
 from dsocr_analyze.kernels import Kernel
 from dsocr_analyze.model.known_values import (
@@ -161,11 +160,14 @@ class Recorder:
         if error is not None:
             refuse_functions(error)
 
-    def begin(self) -> Trace:
-        """Starts another pass; existing tensors don't count toward it."""
+    def begin(self, *, is_call: bool = False) -> Trace:
+        """Starts another pass; existing tensors don't count toward it.
+
+        If it is a call of the model, a `__call__` of its own counts, too.
+        """
         self.trace = Trace()
         self._memory.clear()
-        self._modules.begin(self.trace.calls)
+        self._modules.begin(self.trace.calls, is_call=is_call)
         return self.trace
 
     # modules
@@ -257,7 +259,6 @@ class Recorder:
             or not stays_on(device, func, args, kwargs)
             or torch.is_grad_enabled()
             or torch._C._len_torch_dispatch_stack() != self._modes
-            or torch.is_inference_mode_enabled()
             or torch._C._is_any_autocast_enabled()
             or torch._C._are_functorch_transforms_active()
             or not self._modules.stack
@@ -269,7 +270,7 @@ class Recorder:
         elif memory.hosts and any(map(memory.is_on_host, tensors_in([*args, *kwargs.values()]))):
             return None
         call = call_of(func, args, kwargs, device)
-        return None if call is None else (self._modes, call)
+        return None if call is None else (self._modes, torch.is_inference_mode_enabled(), call)
 
     def _add(self, effect: Effect, output: Any) -> None:
         """Adds what a call, which has run, adds to the record."""
@@ -289,7 +290,7 @@ class Recorder:
         """Calls a function, and keeps what that adds to the record."""
         memory = self._memory
         alive, births, self._adds_the_same = memory.nbytes, memory.births, True
-        with self._own_trace(self._modules.path) as trace, _taken_apart(func):
+        with self._own_trace(self._modules.path) as trace:
             output = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             returned = [*tensors_in([output])]
@@ -459,17 +460,6 @@ _OWN_MODES: Final = (FunctionMode, Composites, DeviceContext)
 """Types of function modes that need not see calls of which an equal one has run."""
 _ALLOCATIONS: Final = ("empty", "new_empty")
 _COPIES: Final = frozenset({"clone", "_to_copy"})
-
-
-@contextlib.contextmanager
-def _taken_apart(func: Function) -> Iterator[None]:
-    """A recurrent layer runs as its matrix products, and not as one kernel of oneDNN."""
-    if func is not torch.lstm:
-        yield
-        return
-    with undone(functools.partial(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())):
-        torch._C._set_mkldnn_enabled(False)
-        yield
 
 
 def _shapes(value: Value) -> Shapes:
