@@ -667,6 +667,16 @@ def test_seconds_are_those_of_the_traced_records(capsys, tmp_path, small, comman
     assert 3 / entry["throughput"][0]["pages_per_second"] == pytest.approx(seconds, rel=1e-3)
 
 
+@pytest.mark.usefixtures("files")
+def test_of_a_model_without_pages_all_is_said_of_prompts(capsys):
+    how = ("--runtime", "eager", "--price", 2, "--concurrency", 2, "--max-new-tokens", 6, *MODEL)
+    out = " ".join(run(capsys, "time", "h100-sxm", *how, "--format", "markdown")[1].split())
+    for words in (" a prompt (", " prompts/s (2 at once)", "per 1,000 prompts", "one prompt alone"):
+        assert words in out, words
+    assert " page" not in out.partition("## Assumptions")[0]
+    assert "1 prompt needs" in run(capsys, "fit", "h100-sxm", *MODEL)[1]
+
+
 @pytest.mark.parametrize(
     ("small", "message"),
     [

@@ -297,6 +297,12 @@ def test_lines_state_the_limits_in_the_engines_words(capsys):
     assert "vllm has gpu_memory_utilization 0.9, max_num_seqs 3," in " ".join(out.split())
 
 
+def test_where_nothing_fits_the_first_line_says_so(capsys):
+    for share in (("--reserved", "0.99"), ("--gpu-memory-utilization", "0.01")):
+        out = run(capsys, "time", "h100", *share)[1]
+        assert "; not one fits" in " ".join(out.splitlines()[:2])
+
+
 def test_a_share_is_what_is_not_reserved(capsys):
     share = ("--gpu-memory-utilization", "0.8")
     outs = [

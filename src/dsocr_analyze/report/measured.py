@@ -138,7 +138,7 @@ class Measurement(PageOpening, frozen=True, kw_only=True):
 def measurement_headline(measurement: Measurement) -> str:
     """The first lines: the seconds of the page, and what ran on what."""
     workload, page = measurement.workload, measurement.page
-    what = "A page" if workload.page and workload.prompt_pages == 1 else "A prompt"
+    what = f"A {workload.unit}"
     if workload.batch_size > 1:
         what = f"A batch of {workload.batch_size:,} prompts"
     predicted, error = _predicted(page)

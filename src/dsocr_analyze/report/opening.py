@@ -98,7 +98,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def unit(self) -> str:
         """What runs at once, and what seconds and memory are of."""
-        return "page" if self.prompt_pages in (1, None) else "prompt"
+        return "page" if self.page and self.prompt_pages == 1 else "prompt"
+
+    @property
+    def units(self) -> str:
+        """What throughput and money are of."""
+        return "pages" if self.page else "prompts"
 
     @property
     def title(self) -> str:
@@ -160,7 +165,11 @@ def opening_line(
     pages = _all("{} x {}".format(*each.page) for each in workloads if each.page is not None)
     return ", ".join([
         *([f"Page of {pages} pixels", f"views {_all(map(_sizes, workloads))}"] if pages else []),
-        *(f"{each.prompt_pages} pages in a prompt" for each in workloads if each.unit == "prompt"),
+        *(
+            f"{each.prompt_pages} pages in a prompt"
+            for each in workloads
+            if each.page and each.unit == "prompt"
+        ),
         f"{_all(f'{each.seq_len:,}' for each in workloads)} prompt tokens",
         f"batch {_all(f'{each.batch_size:,}' for each in workloads)}",
         f"{_all(f'{each.max_new_tokens:,}' for each in workloads)} new tokens",

@@ -50,17 +50,15 @@ def _answer(entry: TimeEntry, workload: Workload) -> Wordings:
     corrected = "" if entry.assumptions.correction is None else ", corrected"
     alone = f"{entry.title}{corrected}: {seconds_text(entry.page_seconds)}"
     rate, many = rate_text(load.pages_per_second), f"{load.concurrency:,}"
-    each = "" if cost is None else f", {price_text(cost)} per 1,000 pages"
+    units = workload.units
+    each = "" if cost is None else f", {price_text(cost)} per 1,000 {units}"
     some = entry.largest_concurrency
     runs = "run at a time" if entry.assumptions.limits and some else "fit"
-    each += "" if load.fits else f"; only {some} {runs}"
-    few = each.replace(" pages", "")
-    mean, page, short = (
-        entry.assumptions.new_tokens_mean,
-        f"a {workload.unit}",
-        f"a {workload.unit}",
-    )
-    is_several = workload.unit == "prompt"
+    each += "" if load.fits else f"; only {some} {runs}" if some else "; not one fits"
+    few = each.replace(f" {units}", "")
+    mean = entry.assumptions.new_tokens_mean
+    page = short = f"a {workload.unit}"
+    is_several = (workload.prompt_pages or 1) > 1
     if is_several:
         page, many = f"a prompt of {workload.prompt_pages:,} pages", f"{many} prompts"
     if mean != workload.max_new_tokens:  # which the counts above are for
@@ -70,11 +68,11 @@ def _answer(entry: TimeEntry, workload: Workload) -> Wordings:
     band, bound = _band(entry.bands["page_seconds"]), f", bound by {load.bound}"
     least = f"{alone} {short}; {rate}/s at {many}{few}"
     return (
-        f"{alone} {page} ({band}){why}; {rate} pages/s ({many} at once){bound}{each}",
-        f"{alone} {page}{why}; {rate} pages/s ({many} at once){bound}{each}",
-        f"{alone} {page}{briefly}; {rate} pages/s ({many} at once){each}",
-        f"{alone} {page}{briefly}; {rate} pages/s ({many} at once){few}",
-        f"{alone} {short}{briefly}; {rate} pages/s at {many}{few}",
+        f"{alone} {page} ({band}){why}; {rate} {units}/s ({many} at once){bound}{each}",
+        f"{alone} {page}{why}; {rate} {units}/s ({many} at once){bound}{each}",
+        f"{alone} {page}{briefly}; {rate} {units}/s ({many} at once){each}",
+        f"{alone} {page}{briefly}; {rate} {units}/s ({many} at once){few}",
+        f"{alone} {short}{briefly}; {rate} {units}/s at {many}{few}",
         f"{alone} {short}{briefly}" if briefly else least,
         least,
     )
@@ -95,7 +93,7 @@ def _waiting(entry: TimeEntry) -> tuple[str, str]:
 def time_tables(entries: Iterable[TimeEntry], workload: Workload) -> list[Table]:
     """Per entry: its stages, and its throughput by concurrency."""
     tables = _stages, _throughput
-    return [table(entry, workload.unit) for entry in entries for table in tables]
+    return [table(entry, workload) for entry in entries for table in tables]
 
 
 def overview(entries: Iterable[TimeEntry], workload: Workload) -> Table:
@@ -104,8 +102,8 @@ def overview(entries: Iterable[TimeEntry], workload: Workload) -> Table:
     loads = [(each, max(each.throughput, key=lambda load: load.concurrency)) for each in entries]
     return Table(
         f"Predicted: a {unit} alone, then throughput; ~ extrapolated from another GPU",
-        ("GPU", "runtime", "~", "first token", "per token", unit, "at once", "pages/s", "bound",
-         "fits"),
+        ("GPU", "runtime", "~", "first token", "per token", unit, "at once", f"{workload.units}/s",
+         "bound", "fits"),
         tuple(
             (entry.gpu, entry.runtime_text, "~" if entry.profile.extrapolated else "",
              seconds_text(entry.ttft_seconds), seconds_text(entry.tpot_seconds),
@@ -118,7 +116,7 @@ def overview(entries: Iterable[TimeEntry], workload: Workload) -> Table:
     )  # fmt: skip
 
 
-def _stages(entry: TimeEntry, unit: str) -> Table:
+def _stages(entry: TimeEntry, workload: Workload) -> Table:
     *_, last = entry.stages
     stages = [
         (name + (", one step" if name == last else ""), seconds_text(stage.seconds), _band(stage),
@@ -130,21 +128,22 @@ def _stages(entry: TimeEntry, unit: str) -> Table:
         for label, key, seconds in (
             ("first token", "ttft_seconds", entry.ttft_seconds),
             ("each token after it", "tpot_seconds", entry.tpot_seconds),
-            (unit, "page_seconds", entry.page_seconds),
+            (workload.unit, "page_seconds", entry.page_seconds),
         )
         if seconds is not None
     ]
     return Table(
-        f"{entry.title}: one {unit} alone, predicted",
+        f"{entry.title}: one {workload.unit} alone, predicted",
         ("what", "time", "band", "bound", "of peak", "of bandwidth"),
         (*stages, *page),
     )
 
 
-def _throughput(entry: TimeEntry, unit: str) -> Table:
+def _throughput(entry: TimeEntry, workload: Workload) -> Table:
+    unit, units = workload.unit, workload.units
     columns: tuple[str, ...] = (
-        f"{unit}s at once", "pages/s", "band", "tokens/s", "first token", "per token", unit,
-        "bound", "memory", "per 1,000 pages",
+        f"{unit}s at once", f"{units}/s", "band", "tokens/s", "first token", "per token", unit,
+        "bound", "memory", f"per 1,000 {units}",
     )  # fmt: skip
     is_limited = entry.assumptions.limits and entry.largest_concurrency
     waiting = "some wait" if is_limited else "too much"
