@@ -20,6 +20,7 @@ FILES = {
     "empty.csv": b"",
     "ab.csv": b"a,b\n1,2\n",
     "close.csv": b"widht,weight\n1,2\n",
+    "semicolons.csv": b"width;height\n1,2\n",
     "twice.csv": b"width,width,height\n1,2,3\n",
     "open.csv": b'width,"height\n1,2\n',
     "png.csv": b"\x89PNG\r\n\x1a\n\x00\x00",
@@ -246,6 +247,9 @@ REFUSED = [
      " 1024/640 (crops) or 640 (no crops)"),
     ("archive pages.csv --text-tokens 0", 2,
      "--text-tokens 0 is too small; give 1 to 1048576 tokens, including BOS"),
+    ("archive semicolons.csv", 2,
+     "'semicolons.csv' has no column 'width' (it has 'width;height'); separate columns by commas,"
+     " not by ';'; give columns width and height, in pixels"),
     ("archive pages.csv --max-new-tokens 1,2", 2,
      "--max-new-tokens '1,2' is invalid; give a number of tokens; see"
      " dsocr-analyze archive --help"),
@@ -496,9 +500,11 @@ REFUSED = [
      "--config one.json is not compared with anything; name a mode without an architecture,"
      " or leave it out"),
     ("compare saved.json --mode tiny", 2,
-     "--mode tiny has no effect on saved reports; leave it out"),
+     "--mode has no effect on saved reports; leave it out"),
     ("compare saved.json --dtype float16,float32", 2,
-     "a list for --dtype or --use-flash-attn has no effect on saved reports; leave it out"),
+     "--dtype has no effect on saved reports; leave it out"),
+    ("compare saved.json --gpu l4", 2, "--gpu has no effect on saved reports; leave it out"),
+    ("compare saved.json --page a3", 2, "--page has no effect on saved reports; leave it out"),
     ("compare dynamic --config one.json --config two.json", 2,
      "cannot compare 'dynamic'; give a mode of deepseek-ocr (tiny, small, base, large,"
      " gundam, gundam-m), an architecture with or without a mode (deepseek-ocr,"

@@ -182,7 +182,11 @@ def columns_text(names: list[str]) -> str:
 
 def meant_columns(names: Iterable[str], lacking: Collection[str]) -> str:
     """`did you mean A by 'B'? ` for columns of a file that are close to lacking ones."""
-    near = {name: near_to(name, lacking, most=1) for name in names}
+    listed = [*names]
+    for other in ";\t|" if len(listed) == 1 else "":
+        if other in listed[0]:
+            return f"separate columns by commas, not by {other!r}; "
+    near = {name: near_to(name, lacking, most=1) for name in listed}
     pairs = [f"{found[0]} by {_shortened(name)}" for name, found in near.items() if found]
     return f"did you mean {' and '.join(pairs[:_NAMED_COLUMNS])}? " if pairs else ""
 

@@ -235,7 +235,8 @@ def _meant(word: str) -> str:
     elif input_files.is_folder(path):
         meant = f"{'--model' if input_files.is_regular(path / 'config.json') else 'archive'} {word}"
     elif input_files.is_regular(path):
-        meant = f"{'compare' if path.suffix.lower() == '.json' else '--image'} {word}"
+        taking = {".json": "compare", ".csv": "archive", ".parquet": "archive", ".pdf": "archive"}
+        meant = f"{taking.get(path.suffix.lower(), '--image')} {word}"
     else:
         with contextlib.suppress(PageError):
             parse_page(word)

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 _Made = TypeVar("_Made")
 
+_COUNTING: Final = {"mode", "dtype", "use_flash_attn", "engine", *page_options.OF_A_PAGE,
+                    *options.SECONDS_OF_A_PAGE}  # fmt: skip
+"""What says how columns are counted, of which saved reports have their own."""
 _QUANTITIES: Final = ("flops", "bytes", "seconds")
 _OF_ALL: Final[options.Added] = {
     "all_models": (
@@ -129,6 +132,11 @@ def compare(
         what, mode, models, options.dtypes_from(dtype),
         options.switches("flash_attention", use_flash_attn),
     )  # fmt: skip
+    idle = [
+        spelled for name, spelled in options.given_options(context).items() if name in _COUNTING
+    ]
+    if idle and all(isinstance(each, ChartedReport) for each in columns):
+        raise WorkloadError(f"{idle[0]} has no effect on saved reports; leave it out")
     if plot is not None:
         _check_picture(plot, stacked, columns, time)
     elif quantity is not None:
@@ -426,9 +434,6 @@ def _columns_of(
     items = [each for rank in itertools.zip_longest(*groups) for each in rank if each is not None]
     asked = [each for each in items if not isinstance(each, ChartedReport)]
     models.refuse_unused([model for _, model, _ in asked])
-    if not asked and (mode is not None or not has_one_setting):
-        option = "a list for --dtype or --use-flash-attn" if mode is None else f"--mode {mode}"
-        raise WorkloadError(f"{option} has no effect on saved reports; leave it out")
 
     def column(each: _Asked, dtype: Dtype, flash_attention: bool) -> _Counted:
         item, model, sizes = each
