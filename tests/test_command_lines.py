@@ -62,9 +62,10 @@ REFUSED = [
      " compare, dsocr-analyze advise, dsocr-analyze time"),
     ("time l4 --format csv,json", 2, "--format has several values, 'csv' and 'json'; give one"),
     ("plan --pages 1k --kind newspaper", 2,
-     "dsocr-analyze plan has no option --kind; advise has it; see dsocr-analyze plan --help"),
+     "dsocr-analyze plan has no option --kind, which is an option of advise; see dsocr-analyze plan"
+     " --help"),
     ("docs --html page.html", 2,
-     "dsocr-analyze docs has no option --html; the main command and compare have it; see"
+     "dsocr-analyze docs has no option --html, which is an option of the main command, compare; see"
      " dsocr-analyze docs --help"),
     ("time l4 --price 2,5", 2,
      "--price '2,5' is invalid; did you mean 2.5? give a number; see dsocr-analyze time --help"),

@@ -184,7 +184,7 @@ class TestDidYouMean:
             ),
             (
                 ("tree", "--gpu", "h100"),
-                "dsocr-analyze tree has no option --gpu; the main command, compare, advise, ",
+                "dsocr-analyze tree has no option --gpu, which is an option of the main command, ",
             ),
             (("fit", "h101"), "no GPU 'h101' in the catalogue; did you mean h100-sxm?"),
             (("time", "--gpu", "rtx4091"), "did you mean rtx-4090?"),

@@ -723,7 +723,7 @@ def test_a_users_file_adds_a_gpu_in_the_format_of_the_shipped_ones(tmp_path):
       "gpu.tensor_dtype must be float16: compute_capability 7.5 has no bfloat16"),
      (GPU + "compute_capability = 7.5\ntensor_dtype = 'bfloat16'", "must be float16"),
      ('name = "rtx-3060"', "no rates in the catalogue"),
-     (GPU + 'like = "rtx-3060"', "gpu.like rtx-3060 has no kernel times"),
+     (GPU + 'like = "rtx-3060"', "gpu.like: rtx-3060 has no kernel times"),
      (GPU + "sm = 1", "unknown sm"),
      (GPU.replace("sms = 132\n", ""), "lacks sms"), (GPU.replace("132", "-1"), "gpu.sms"),
      (GPU + "[gemm.bf16]", "unknown type gemm.bf16"),

@@ -119,8 +119,8 @@ def test_positions_beyond_those_trained_for_are_named(capsys, new_tokens, is_bey
         named = f"913 prompt tokens and {new_tokens} new ones reach 8193 positions, beyond the"
         assert (named in " ".join(out.split())) == is_beyond
     lengths = ("--new-tokens-from", "lengths.csv")
-    _, _, err = run(capsys, "plan", "--pages", "9k", "--gpu", "l4", *lengths)
-    assert ("3,000 of 9,000 pages exceed the decoder's max_position_emb" in err) == is_beyond
+    _, out, _ = run(capsys, "plan", "--pages", "9k", "--gpu", "l4", *lengths)
+    assert ("Note: 3,000 of 9,000 pages exceed the decoder's max_position" in out) == is_beyond
     _, _, err = run(capsys, "fit", "l4", "--max-new-tokens", new_tokens)
     assert ("reach 8193 positions, beyond the decoder's" in err) == is_beyond
 

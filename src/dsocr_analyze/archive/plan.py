@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -114,20 +113,20 @@ class PlannedPages:
             return self
         return replace(self, counts=self.counts * (pages / self.counts.sum()))
 
-    def beyond_positions(self, model: CountedModel, setting: Setting, job: Assumptions) -> int:
-        """How many pages reach more positions than the decoder was trained for."""
+    def position_notes(
+        self, model: CountedModel, setting: Setting, job: Assumptions
+    ) -> Iterator[str]:
+        """How many pages exceed the positions that the decoder was trained for, if any do."""
         trained = model.dimensions.decoder.max_position_embeddings
-
-        @cache
-        def share(prompt_tokens: int, max_new_tokens: int) -> float:
-            found = job.lengths(max_new_tokens)
-            fitting = bisect_right(found.lengths, trained - prompt_tokens + 1)
-            return math.fsum(found.shares[fitting:])
-
+        share = cache(lambda prompt, most: job.lengths(most).share_above(trained + 1 - prompt))
         prompts = evaluate(model, setting, self.workloads).seq_len
-        tokens = np.broadcast_arrays(prompts, self.workloads.max_new_tokens, self.counts)
-        pages = zip(*(each.tolist() for each in tokens), strict=True)
-        return round(math.fsum(count * share(*both) for *both, count in pages))
+        columns = np.broadcast_arrays(prompts, self.workloads.max_new_tokens, self.counts)
+        pages = zip(*(each.tolist() for each in columns), strict=True)
+        if beyond := round(sum(count * share(prompt, most) for prompt, most, count in pages)):
+            yield (
+                f"{beyond:,} of {round(self.counts.sum()):,} pages exceed the decoder's"
+                f" max_position_embeddings, {trained}; they are counted anyway"
+            )
 
 
 # --- its document ---------------------------------------------------------------------------------
@@ -146,7 +145,7 @@ class OperatingPoint(Struct, frozen=True, kw_only=True):
         gpu_hours: Hours of one GPU for all pages.
         gpu_hours_band: Their band.
         gpus: GPUs that finish by the deadline; 1 without one.
-        hours: Until these have finished, each with one page at least.
+        hours: Until these have finished, which takes as long as one page at least.
         cost: Of all pages, in the price's currency; null without a price.
         cost_per_thousand_pages: The same of a thousand pages.
     """
@@ -446,5 +445,8 @@ def plan_document(
             sentence if len(names) == len(plans) else f"{', '.join(names)}: {sentence}"
             for sentence, names in said.items()
         ),
-        notes=requested.notes(model.architecture, [setting.mode]),
+        notes=(
+            *requested.notes(model.architecture, [setting.mode]),
+            *planned.position_notes(model, setting, requested.job),
+        ),
     )

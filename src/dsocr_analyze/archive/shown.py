@@ -130,8 +130,9 @@ def archive_answers(archive: Archive) -> Iterator[str]:
         runs = runtime_text(each.runtime, each.host)
         cost = "" if each.cost is None else f", {price_text(each.cost)} in money"
         needed = each.gpus_for_deadline
-        by = hours_text(each.deadline_hours or 0.0)
-        gpus = "" if needed is None else f"; {counted(needed, 'GPU')} to finish in {by}"
+        gpus = "" if needed is None else (
+            f"; {counted(needed, 'GPU')} to finish in {hours_text(each.deadline_hours or 0.0)}"
+        )  # fmt: skip
         yield (
             f"{each.gpu}, {runs}, mode {each.mode}: {pages} take{s} {three_digits(each.gpu_hours)}"
             f" GPU-hours ({three_digits(each.low)} to {three_digits(each.high)}){cost}{gpus};"
@@ -284,7 +285,8 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
         )
     yield from malformed_warnings(document.rows, document.malformed)
     yield from (
-        beyond_warning(beyond, pages, max_positions, totals.mode)
+        f"{beyond:,} of {pages:,} pages exceed the decoder's max_position_embeddings,"
+        f" {max_positions}, in mode {totals.mode}; they are counted anyway"
         for totals in document.totals
         if (beyond := totals.pages_beyond_max_position_embeddings)
     )
@@ -293,14 +295,6 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
         f" {time.concurrency} at a time on {time.gpu}; the others wait"
         for time in document.time
         if (waiting := time.pages_that_wait)
-    )
-
-
-def beyond_warning(beyond: int, pages: int, max_positions: int, mode: str) -> str:
-    """How many pages reach more positions than the decoder was trained for."""
-    return (
-        f"{beyond:,} of {pages:,} pages exceed the decoder's max_position_embeddings,"
-        f" {max_positions}, in mode {mode}; they are counted anyway"
     )
 
 

@@ -168,8 +168,7 @@ def fit(
     words.print_config_findings(context, directory, by_closed_forms=stages is None)
     words.warn(context, architecture.warnings_of(asked.workload))
     if dimensions is not None:
-        trained = dimensions.decoder.max_position_embeddings
-        words.warn(context, position_warnings(workload, trained))
+        words.warn(context, position_warnings(workload, dimensions.decoder.max_position_embeddings))
     devices = named or [*known.values()]
     fits = [
         fitting.fit(each.gpu, architecture, dimensions, workload, dtype=element,

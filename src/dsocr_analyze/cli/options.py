@@ -160,8 +160,7 @@ SHARED: Final[Mapping[str, Any]] = {
         group=Seldom(MODEL),
     ),
     "trust_remote_code": option(
-        None,
-        "Execute the model directory's Python files without a trust record.",
+        None, "Execute the model directory's Python files without a trust record.",
         "--trust-remote-code", group=Seldom(MODEL),
     ),
     "device": option(
@@ -185,8 +184,7 @@ SHARED: Final[Mapping[str, Any]] = {
         completes=modes, group=PAGE,
     ),
     "base_size": option(
-        "PIXELS",
-        "Side of the global view in crop mode. Default: the architecture's, 1024.",
+        "PIXELS", "Side of the global view in crop mode. Default: the architecture's, 1024.",
         group=Seldom(PAGE),
     ),
     "image_size": option(
@@ -206,26 +204,22 @@ SHARED: Final[Mapping[str, Any]] = {
         completes=PAPERS, is_list=True, group=PAGE,
     ),
     "image": option(
-        "FILE",
-        "Image whose header gives the page size. Its orientation is respected.",
+        "FILE", "Image whose header gives the page size. Its orientation is respected.",
         group=PAGE,
     ),
     "seq_len": option(
-        "TOKENS",
-        "Tokens of the whole prompt; text fills what the visual tokens leave.",
+        "TOKENS", "Tokens of the whole prompt; text fills what the visual tokens leave.",
         group=Seldom(PAGE),
     ),
     "text_tokens": option("TOKENS", TEXT_TOKENS, group=Seldom(PAGE)),
     "prompt": option(
-        "TEXT",
-        "Count this prompt's text tokens with the model directory's tokenizer.json.",
+        "TEXT", "Count this prompt's text tokens with the model directory's tokenizer.json.",
         group=Seldom(PAGE),
     ),
     "max_new_tokens": option("TOKENS", NEW_TOKENS, group=PAGE),
     "batch_size": option("PAGES", BATCH, group=PAGE),
     "prompt_pages": option(
-        "PAGES",
-        "Identical pages in one prompt, none of them cut; unlimited-ocr only.",
+        "PAGES", "Identical pages in one prompt, none of them cut; unlimited-ocr only.",
         group=Seldom(PAGE),
     ),
     "pdf_dpi": option(

@@ -116,7 +116,7 @@ def plan(
     Each GPU takes the fewest pages at once with 90 % of its most pages per second (the knee), or
     fewer if the first token comes too late; exit with 1 if it does even for a page alone.
     """
-    from dsocr_analyze.archive import axes, plan as plans, plan_tables, setting, shown
+    from dsocr_analyze.archive import axes, plan as plans, plan_tables, setting
     from dsocr_analyze.cli import time_requests
 
     given = context.params
@@ -146,9 +146,6 @@ def plan(
     if not document.gpus:
         raise WorkloadError("no GPU of the catalogue supports these types; give others")
     words.warn(context, setting.warnings_of_modes(architecture, [chosen]), arguments=())
-    if beyond := planned.beyond_positions(counted, way, requested.job):
-        trained = counted.dimensions.decoder.max_position_embeddings
-        words.warn(context, [shown.beyond_warning(beyond, document.pages, trained, chosen.name)])
     printing.emit(context, document, printing.Said(
         plan_tables.answer(document), [*plan_tables.plan_tables(document)],
         [printing.assumptions(context, document.assumptions, document.notes)],

@@ -189,11 +189,10 @@ def _lengths_asked(context: typer.Context) -> Callable[[int], OutputLengths]:
         limit = str(given["max_new_tokens"])  # a list in a sweep
         is_given = "max_new_tokens" in options.given_options(context) and limit.isdecimal()
         if is_given and lengths.longest > int(limit):
-            pages = zip(lengths.lengths, lengths.shares, strict=True)
-            above = percent_text(sum(share for length, share in pages if length > int(limit)))
             words.warn(context, [
-                f"{above} of the lengths in {str(file)!r} are above --max-new-tokens {limit}, up to"
-                f" {lengths.longest:,}; seconds are those of all lengths"
+                f"{percent_text(lengths.share_above(int(limit)))} of the lengths in {str(file)!r}"
+                f" are above --max-new-tokens {limit}, up to {lengths.longest:,}; seconds are those"
+                " of all lengths"
             ])  # fmt: skip
         return lambda _: lengths
     return lengths_by_limit(given)

@@ -211,13 +211,11 @@ def _takes_several(parameter: Any) -> bool:
 
 def _unknown_option(error: Any, context: Any) -> str:
     name, root = error.option_name, context.find_root()
-    commands = {root.command_path: root.command, **_commands(root)}
-    having = [path.split()[-1] for path, each in commands.items() if name in _options_of(each)]
+    commands = {"the main command": root.command, **root.command.commands}
+    having = [each for each, command in commands.items() if name in _options_of(command)]
     if having:
-        it = "the main command" if having[0] == root.command_path else having[0]
-        others = "".join(f", {each}" for each in having[1:-1])
-        said = f"{it}{others} and {having[-1]} have it" if having[1:] else f"{it} has it"
-        return f"{context.command_path} has no option {name}; {said}"
+        of = ", ".join(having)
+        return f"{context.command_path} has no option {name}, which is an option of {of}"
     near = did_you_mean(name, _options_of(context.command)).rstrip()
     return f"no option {name}{near and '; '}{near}"
 

@@ -131,8 +131,11 @@ def gpu_aliases() -> dict[str, str]:
     }
 
 
-def catalogue_name(name: str, known: Mapping[str, object]) -> str:
-    """The key of `known` that a name or alias means; raises DeviceError if there is none."""
+def catalogue_name(name: str, known: Mapping[str, object], where: str = "") -> str:
+    """The key of `known` that a name or alias means; raises DeviceError if there is none.
+
+    The message begins with `where` the name is from.
+    """
     typed = _spelled(name)
     meant = dict(zip(map(_spelled, known), known, strict=True))
     for alias, each in gpu_aliases().items():
@@ -151,7 +154,7 @@ def catalogue_name(name: str, known: Mapping[str, object]) -> str:
             else "dsocr-analyze devices lists all; for any other card, use fit with memory_gb=GB,"
             " or give a profile of it"
         )
-    raise DeviceError(f"no GPU {name!r} in the catalogue; {near}", arguments=["memory_gb"])
+    raise DeviceError(f"{where}no GPU {name!r} in the catalogue; {near}", arguments=["memory_gb"])
 
 
 def gpu_named(name: str) -> Gpu:

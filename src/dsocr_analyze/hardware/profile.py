@@ -205,23 +205,13 @@ def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> 
     kinds = _own_kinds(table, name)
     if name in known and "gpu" not in table:
         kinds = {each: {**known[name].under(each).kinds, **kinds[each]} for each in ENGINES}
-    base = _like(gpu, known, str(file))
+    like = f"{file}: gpu.like: "
+    base = known[catalogue_name(gpu.like, known, like)] if gpu.like else None
     if not any(kinds.values()) and (base is None or "gpu" not in table):
         raise DeviceError(f"{file}: give coefficients of {', '.join(COEFFICIENTS)}, or gpu.like")
+    if base is not None and not base.kinds:
+        raise DeviceError(f"{like}{gpu.like} has no kernel times; name a GPU that has")
     return _profile(gpu, {"source": str(file), **table}, kinds, base)
-
-
-def _like(gpu: Gpu, known: Mapping[str, Device], where: str) -> Device | None:
-    """The GPU whose kernel times it takes over, if any; raises DeviceError if it has none."""
-    if not gpu.like:
-        return None
-    try:
-        base = known[catalogue_name(gpu.like, known)]
-    except DeviceError as error:
-        raise DeviceError(f"{where}: gpu.like: {error}", arguments=error.arguments) from error
-    if not base.kinds:
-        raise DeviceError(f"{where}: gpu.like {gpu.like} has no kernel times; name a GPU that has")
-    return base
 
 
 def check_gpu(entry: Any, where: str) -> None:

@@ -336,25 +336,24 @@ def fit_answers(document: FitDocument, titles: Sequence[str], *, is_named: bool)
         return _served_answers(document, titles, what, is_named=is_named)
     need = bytes_text(document.gpus[0].needed_bytes)
     if not is_named:
-        others: dict[str, list[str]] = {"too little memory": []}
-        for each in document.gpus:
-            why = " and ".join(f"no {lack}" for lack in each.lacks)
-            if why or not each.fits:
-                others.setdefault(why or "too little memory", []).append(each.gpu)
-        fitting = len(document.gpus) - sum(map(len, others.values()))
-        but = [
-            f"; {why}: {', '.join(names) if len(names) <= _MOST_NAMED else len(names)}"
-            for why, names in others.items()
-            if names
-        ]
-        fits = "fits" if document.workload.batch_size == 1 else "fit"
-        return [f"{what} ({need}) {fits} on {fitting} of {len(document.gpus)} GPUs{''.join(but)}"]
+        reasons = {each.gpu: _reason(each) for each in document.gpus}
+        on = f"{len(reasons) - sum(map(bool, reasons.values()))} of {len(reasons)} GPUs"
+        for reason in sorted(filter(None, {*reasons.values()}), reverse=True):
+            names = [gpu for gpu, each in reasons.items() if each == reason]
+            on += f"; {reason}: {', '.join(names) if len(names) <= _MOST_NAMED else len(names)}"
+        return [f"{what} ({need}) {'fits' if what.startswith('1 ') else 'fit'} on {on}"]
     return [
         f"{'Yes' if each.fits else 'No'}: {what} {'needs' if what.startswith('1 ') else 'need'}"
         f" {need}, and {title} has {bytes_text(each.usable_bytes)} free; at most {_most(each)} at"
         f" once, {_most(each.one_at_a_time)} one at a time"
         for title, each in zip(titles, document.gpus, strict=True)
     ]
+
+
+def _reason(gpu: GpuFit) -> str:
+    """Why a batch does not fit; empty if it does."""
+    lacks = " and ".join(f"no {lack}" for lack in gpu.lacks)
+    return lacks or ("" if gpu.fits else "too little memory")
 
 
 def _served_answers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import mul
@@ -106,6 +107,10 @@ class OutputLengths:
     def longest(self) -> int:
         """Tokens of the longest output."""
         return self.lengths[-1]
+
+    def share_above(self, tokens: int) -> float:
+        """The share of pages that generate more tokens."""
+        return math.fsum(self.shares[bisect_right(self.lengths, tokens) :])
 
     def expected_longest(self, batch: int) -> float:
         """Expected tokens of the longest output in a batch of n pages, independent draws.
