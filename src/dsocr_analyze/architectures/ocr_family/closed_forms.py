@@ -4,15 +4,13 @@
 prefill at once, and their inputs are held until the last token.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dsocr_analyze.architectures.config_file import (
     Code,
@@ -29,6 +27,7 @@ from dsocr_analyze.architectures.ocr_family.ocr_model import (
     prefill,
     step,
 )
+from dsocr_analyze.architectures.ocr_family.served import Served
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import (
     DECODE_STAGE,
@@ -54,9 +53,6 @@ from dsocr_analyze.kernels import (
 from dsocr_analyze.tape import Size
 from dsocr_analyze.workload import PageWorkload
 
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.served import Served
-
 _HEAD: Final = ("", "lm_head")
 """Paths of a peak in the head: the model itself casts the logits."""
 
@@ -70,9 +66,6 @@ class ClosedForms:
     @cached_property
     def served(self) -> Served:
         """What a serving engine launches for it."""
-        # Few runs need it, and the import takes time.
-        from dsocr_analyze.architectures.ocr_family.served import Served
-
         return Served(self.model)
 
     # --- dimensions

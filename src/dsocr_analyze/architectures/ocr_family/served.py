@@ -17,8 +17,6 @@ from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Final, cast
 
-import numpy as np
-
 from dsocr_analyze.architectures.ocr_family.attention import (
     Pass,
     fused_swiglu,
@@ -182,6 +180,8 @@ class Served:
     @lru_cache(maxsize=64)  # noqa: B019  # prompts of all lengths are looked up in one table
     def _bytes_of_layers(self, c: ModelDimensions, B: int, T: int | range, dtype: Dtype) -> Size:
         """The most bytes alive in the decoder, embeddings included, of one length or many."""
+        import numpy as np  # here because few runs need it and the import takes time
+
         lengths = T if isinstance(T, int) else np.array(T)
         t, p = ArrayTape(dtype, weights=False), Pass(B, lengths, flash=True)
         embeds = t.empty(p.tokens * c.decoder.hidden_size, dtype)
