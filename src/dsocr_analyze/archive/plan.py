@@ -1,7 +1,5 @@
 """How many GPUs, pages at once and CPU workers, and how much money, many pages take."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@
 No renderer shows these markers, which are comments. Templates are Jinja's, sandboxed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property, partial
