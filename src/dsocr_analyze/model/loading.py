@@ -137,22 +137,17 @@ def load_model(
             drawn from a seeded normal distribution.
         dtype: Type of the parameters.
         flash_attention: Whether the decoder has FlashAttention-2 instead of eager attention.
-        sliding_window: Generated tokens that the decoder keeps in its cache; None for all.
+        sliding_window: Generated tokens, from 1, that the decoder keeps in its cache; None for all.
         random_weights: Whether weights are drawn even if the directory has some.
         trust_remote_code: Whether the user agreed to execute the directory's Python files.
 
     Raises:
         TrustError: The user has not agreed.
         ModelCodeError: The files raised, or the installed transformers cannot run them.
-        ConfigError: `auto_map` names no class, or the window is below 1.
+        ConfigError: `auto_map` names no class.
         ModelDirectoryError: A file named in `auto_map` is missing, or the weights do not fit.
         DeviceError: The device is out of memory.
     """
-    if sliding_window is not None and sliding_window < 1:
-        raise ConfigError(
-            f"a sliding window of {sliding_window} generated tokens is too small; give 1 or"
-            " more, or none to keep them all"
-        )
     if directory.has_code and not trust_remote_code:
         require_trust(directory)
     described, attention = (
