@@ -26,14 +26,13 @@ from dsocr_analyze.architectures.neighbours.vision import (
     masked_attention,
     patch_pixels,
     vision_layer,
-    whole_attention,
 )
 from dsocr_analyze.architectures.ocr_family.attention import rotated, swiglu
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.errors import WorkloadError
-from dsocr_analyze.kernels import INT64, Convolution
+from dsocr_analyze.kernels import INT64, Attention, Convolution
 from dsocr_analyze.tape import Operand, Tape
-from dsocr_analyze.tape.modules import convolution, linear, mlp, rms_norm
+from dsocr_analyze.tape.modules import convolution, fused_attention, linear, mlp, rms_norm
 from dsocr_analyze.workload import PageWorkload
 
 
@@ -165,7 +164,8 @@ def _attention(
         q, k, v = (t.call(name, linear, x, n, d, d) for name in ("q_proj", "k_proj", "v_proj"))
     q, k = rotated(t, q, cos, sin), rotated(t, k, cos, sin)
     if t.is_served:
-        heads = whole_attention(t, (q, k, v), 1, n, c.heads, c.head_dim)
+        shape = Attention(1, c.heads, c.heads, n, n, c.head_dim, c.head_dim)
+        heads = fused_attention(t, "flash_attention", shape, q, k, v)
         return t.call("o_proj", linear, heads, n, d, d), ()
     heads, weights = masked_attention(t, (q, k, v), mask, n, c.heads, c.head_dim)
     return t.call("o_proj", linear, heads, n, d, d), (weights,)

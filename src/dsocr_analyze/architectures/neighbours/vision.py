@@ -362,7 +362,8 @@ def _fused_attention(t: Tape, x: Operand, runs: Runs, H: int, *, head_norms: boo
     heads = t.empty(n * d, t.dtype)
     for length, count in sequences.items():
         own = [t.view(each, count * length * d) for each in (q, k, v)]
-        whole_attention(t, own, count, length, H, d // H)
+        shape = Attention(count, H, H, length, length, d // H, d // H)
+        fused_attention(t, "flash_attention", shape, *own)
     return linear(t, heads, n, d, d, bias=True)
 
 
@@ -380,14 +381,6 @@ def _turned(t: Tape, q: Operand, k: Operand, cos: Operand, sin: Operand) -> tupl
     q_embed = t.cast(q_embed, t.dtype)
     k_embed = t.cast(k_embed, t.dtype)
     return t.hold((q_embed, k_embed), wide_q, wide_k)
-
-
-def whole_attention(
-    t: Tape, qkv: Sequence[Operand], count: int, length: int, H: int, D: int
-) -> Operand:
-    """Attention within each of several sequences, in one kernel as serving engines launch it."""
-    shape = Attention(count, H, H, length, length, D, D)
-    return fused_attention(t, "flash_attention", shape, *qkv)
 
 
 def masked_attention(
