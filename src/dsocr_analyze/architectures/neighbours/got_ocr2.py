@@ -96,8 +96,7 @@ def _vision_tower(t: Tape, pixels: Operand, N: int, c: VisionTransformer) -> Ope
     x = t.call("patch_embed", _patch_embed, pixels, N, c)
     x = t.map("add", x, t.weight(g * g * d, "pos_embed"))
     for index in range(c.layers):
-        is_global = index in c.global_layers
-        x = t.again(f"layers.{index}", _layer, x, N, c, is_global=is_global)
+        x = t.again(f"layers.{index}", _layer, x, N, c, is_global=index in c.global_layers)
     return t.call("neck", _neck, x, N, c)
 
 

@@ -233,9 +233,8 @@ class Neighbour(Architecture, OcrModel):
 
     def notes_of(self, workload: PageWorkload) -> list[str]:
         """Notes for a reader of a workload's figures, one line each."""
-        usual = f"pages are usually rendered for {self.title} {self.usual_page}"
         return [
-            usual,
+            f"pages are usually rendered for {self.title} {self.usual_page}",
             *([f"{self.title}'s config: {self.source}"] if self.config == self._built_in else []),
         ]
 

@@ -85,8 +85,7 @@ def _vision_model(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
 def _embeddings(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
     """Patches and a learned position of each (`PaddleOCRVisionEmbeddings`)."""
     shape = Convolution(images.total, 1, CHANNELS, c.width, c.taps)
-    pixels = patch_pixels(t, images, c)
-    x = t.call("patch_embedding", convolution, pixels, shape, bias=True)
+    x = t.call("patch_embedding", convolution, patch_pixels(t, images, c), shape, bias=True)
     indices, weights = resampling(t, images, has_corners=False)
     learned = resampled(t, "position_embedding", indices, weights, c.side, c.width)
     return t.map("add", x, t.cast(learned, t.dtype))

@@ -184,8 +184,7 @@ def _rotated_pairs(
     """
     n, H, P = p.tokens, c.heads, c.qk_rope_head_dim
     tables, frequencies = t.call("rotary_emb", rotary_embedding, p.keys, c)
-    positions = t.input(n, INT64)
-    cos, sin = (t.gather("index", positions, n * P, t.dtype) for _ in tables)
+    cos, sin = (t.gather("index", t.input(n, INT64), n * P, t.dtype) for _ in tables)
     q_pe: Operand = t.view(query, n * (H * P))
     k_pe: Operand = t.view(joint, n * P)
     if P > 2:
@@ -310,8 +309,7 @@ def mixture(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> Operand:
     n, d = p.tokens, c.hidden_size
     chosen, weights = t.call("gate", _gate, x, n, c)
     y = _routed(t, chosen, weights, p, c)
-    if c.shared_intermediate_size:
-        shared = c.shared_intermediate_size
+    if shared := c.shared_intermediate_size:
         y = t.map("add", y, t.call("shared_experts", swiglu, x, n, d, shared, c.hidden_act))
     return t.hold(y, chosen, weights)
 
