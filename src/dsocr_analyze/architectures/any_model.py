@@ -357,14 +357,13 @@ def _tensor(table: TomlTable) -> TensorInput:
 
 
 def _shape(table: TomlTable) -> tuple[Size, ...] | None:
-    found = table.value("shape", None, list, f"a list, each item {_SIZE}")
-    if found is None:
-        return None
-    for size in found:
-        is_number = isinstance(size, int) and not isinstance(size, bool) and size > 0
-        if not is_number and size not in (_BATCH, TOKENS, _KEYS):
-            raise table.refusal("shape", f"a list, each item {_SIZE}")
-    return tuple(found)
+    def are_sizes(items: list[Any]) -> bool:
+        return all(
+            each in (_BATCH, TOKENS, _KEYS) or (type(each) is int and each > 0) for each in items
+        )
+
+    found = table.value("shape", None, list, f"a list, each item {_SIZE}", are_sizes)
+    return None if found is None else tuple(found)
 
 
 def _usual_dtype(table: TomlTable, values: list[Numbers]) -> str:

@@ -186,7 +186,6 @@ def _workload(name: str, workloads: TomlTable) -> BudgetedWorkload:
 _TEXTS: Final = ("model", "arch", "config", "stages", "hf_config", "mode", "page", "engine",
                  "weights_dtype", "kv_dtype", "dtype", "runtime", "server", "measurement",
                  "measured_on")  # fmt: skip
-_GPUS: Final = 'a name, or a list like ["a100", "h100"]'
 
 
 def _options(table: TomlTable) -> Options:
@@ -195,12 +194,11 @@ def _options(table: TomlTable) -> Options:
         "base_size", "image_size", "seq_len", "text_tokens", "max_new_tokens", "batch_size",
         "prompt_pages", "workers",
     )}  # fmt: skip
-    for name in ("sliding_window", "use_flash_attn", "crop_mode"):
-        # `true` as in TOML, or 1 as on the command line.
-        value = table.value(name, False, (bool, int), "true or false")
-        if value not in (0, 1):
-            raise table.refusal(name, "true or false")
-        found[name] = bool(value)
+    # `true` as in TOML, or 1 as on the command line.
+    found |= {
+        name: bool(table.value(name, False, (bool, int), "true or false", (0, 1).__contains__))
+        for name in ("sliding_window", "use_flash_attn", "crop_mode")
+    }
     found |= {name: _number(table, name) for name in ("preprocess_ms", "price")}
     for name, other in itertools.permutations(("measurement", "measured_on")):
         if found[name] and not found[other]:
@@ -209,9 +207,10 @@ def _options(table: TomlTable) -> Options:
                 " measurement and the device that is the title of its seconds"
             )
     concurrency = table.value("concurrency", "1", (str, int), 'a list like "1,4,16", or a number')
-    gpu = table.value("gpu", [], (str, list), _GPUS)
-    if not all(isinstance(each, str) for each in gpu):
-        raise table.refusal("gpu", _GPUS)
+    gpu = table.value(
+        "gpu", [], (str, list), 'a name, or a list like ["a100", "h100"]',
+        lambda names: all(isinstance(each, str) for each in names),
+    )  # fmt: skip
     found |= {
         "concurrency": str(concurrency), "gpu": (gpu,) if isinstance(gpu, str) else tuple(gpu)
     }  # fmt: skip
