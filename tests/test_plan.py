@@ -15,9 +15,8 @@ from pyarrow import csv
 from write_schema import schemas
 
 from dsocr_analyze.architectures import ARCHITECTURES
-from dsocr_analyze.archive import plan
 from dsocr_analyze.cli import main
-from dsocr_analyze.timing import predict
+from dsocr_analyze.timing import assumptions, predict
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("a5", "a4@200", "a3@300", "700x500")
@@ -42,16 +41,23 @@ def test_a_plan_of_equal_pages_is_what_time_says_of_one(capsys, seed):
     page, engine = drawn.choice(PAGES), drawn.choice(["vllm", "sglang"])
     gpu = drawn.choice(["h100-sxm", "l40s", "a100-40gb", "l4"])
     tokens, deadline, price = drawn.randint(2, 4000), drawn.uniform(0.01, 99), drawn.uniform(0.1, 9)
-    same = ("--arch", architecture, "--page", page, "--max-new-tokens", tokens, "--server", engine)
+    same = ("--arch", architecture, "--page", page, "--max-new-tokens", tokens, "--server", engine,
+            *drawn.choice([(), ("--workers", drawn.randint(1, 6))]),
+            *drawn.choice([(), ("--preprocess-ms", drawn.randint(1, 900))]))  # fmt: skip
     asked = ("--pages", "12345", "--deadline", f"{deadline:.6f}", "--first-token", "1500ms")
     [plan] = document(
         capsys, "plan", *same, *asked, "--gpu", gpu, "--price", price
     )["gpus"]  # fmt: skip
     names = {each["concurrency"]: each for each in plan["points"].values()}
     [entry] = document(
-        capsys, "time", gpu, *same, "--workers", plan["workers"], "--price", price,
+        capsys, "time", gpu, *same, "--price", price,
         "--concurrency", ",".join(map(str, names)) + ",knee,max",
     )["time"]  # fmt: skip
+    assert plan["workers"] == entry["assumptions"]["workers"]
+    [named] = document(capsys, "time", gpu, *same, "--concurrency", "knee,max")["time"]
+    found = [each["concurrency"] for each in named["throughput"]]
+    points = plan["points"]
+    assert found == [points["knee"]["concurrency"], points["max"]["concurrency"]]
     assert {each["concurrency"] for each in entry["throughput"]} == {*names}
     assert plan["largest_concurrency"] == entry["largest_concurrency"]
     for load in entry["throughput"]:
@@ -251,12 +257,12 @@ def test_what_a_plan_refuses(capsys, tmp_path, monkeypatch, options, code, said)
 
 
 def test_help_and_documentation_have_the_shares_that_are_computed_with(capsys):
-    knee, busy = (f"{100 * share:g} %" for share in (predict.KNEE_SHARE, plan._BUSY_SHARE))
+    knee, busy = (f"{100 * share:g} %" for share in (predict.KNEE_SHARE, assumptions._BUSY_SHARE))
     documented = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
     helps = [run(capsys, command, "--help-all")[1] for command in ("plan", "time")]
-    for text, shares in ((documented, [knee, busy]), (helps[0], [knee, busy]), (helps[1], [knee])):
+    for text in (documented, *helps):
         words = " ".join(text.split())
-        assert [share for share in shares if share not in words] == []
+        assert [share for share in (knee, busy) if share not in words] == []
 
 
 def test_every_architecture_can_be_planned(capsys):

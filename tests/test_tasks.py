@@ -43,6 +43,7 @@ COUNTS = r"passes  .*prefill {} TFLOPs.*\npage    {} TFLOPs"
 PAGE = COUNTS.format("4.591", "5.858")
 PAGE_SECONDS = r"{}: [\d.]+ m?s a page{} \([\d.]+ m?s to [\d.]+ m?s\)"
 RATE = r"[\d.]+ pages/s \({} at once\)"
+PLANNED_RATE = r"[\d.]+ pages/s \({} at once, \d+ CPU workers\)"
 PLAN = (
     r"^\d+ x {}, serving, vllm: {} pages in [\d.]+ h, before the deadline of {} h;"
     r" [\d.]+ GPU-hours .*\d+ pages at once \(the knee\), [\d.]+ pages/s,"
@@ -75,8 +76,8 @@ ANSWERS = {
         r" host to launch operators \([\d.]+ s under vllm\)",
     "time a100-80gb-sxm --runtime eager --concurrency 16":
         r"eager: [\d.]+ s a page .*" + RATE.format(16),
-    "time h100 --concurrency knee": RATE.format(r"\d+"),
-    "time h100 --concurrency max": RATE.format(r"\d{3,}"),
+    "time h100 --concurrency knee": PLANNED_RATE.format(r"\d+"),
+    "time h100 --concurrency max": PLANNED_RATE.format(r"\d{3,}"),
     "time h100 --concurrency 64 --workers 1": RATE.format(64) + ", bound by workers",
     "time h100 --price 2.50": r"a page .* [\d.]+ per 1,000 pages",
     "time h100 --weights-dtype fp8 --kv-dtype fp8": PAGE_SECONDS.format("vllm", ""),

@@ -236,7 +236,7 @@ def _planned(
     dtype: str,
     given: ServingArguments,
 ) -> PlanDocument:
-    _, assumed = _divided({"workers": None, **given})
+    _, assumed = _divided(given)
     requested = time_requests.many_pages_requested(
         assumed, _names(gpu or [*options.all_gpus()]), time_requests.lengths_by_limit(assumed)
     )
@@ -249,7 +249,6 @@ def _planned(
     ).numbering(goals.pages)  # fmt: skip
     goals = replace(
         goals,
-        workers=assumed["workers"],
         lengths_without_repetition=time_requests.lengths_without_repetition(assumed),
     )
     document = plans.plan_document(

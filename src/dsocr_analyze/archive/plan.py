@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from msgspec import Struct
@@ -33,13 +33,10 @@ from dsocr_analyze.timing import (
     LoadBound,
     cost_per_thousand_pages,
 )
-from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
+from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths, workers_needed
 from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.page_times import PageTimer, PageTimes
 from dsocr_analyze.timing.predict import KNEE, bottleneck, knee, most_within
-
-_BUSY_SHARE: Final = 0.8
-"""Of the time that CPU workers are busy, at most, if their number is left to the plan."""
 
 PointName = Literal["alone", "knee", "first_token", "max"]
 
@@ -54,7 +51,6 @@ class Goals:
         pages: How many; None for those that are listed.
         deadline_hours: When all must be done; None for one GPU, however long it takes.
         first_token_seconds: The mean time to the first token that is not exceeded; None for any.
-        workers: CPU workers per GPU; None for as many as are busy `_BUSY_SHARE` of the time.
         lengths_without_repetition: Of outputs if no page repeated itself to its limit; None if
             none does.
     """
@@ -62,7 +58,6 @@ class Goals:
     pages: int | None = None
     deadline_hours: float | None = None
     first_token_seconds: float | None = None
-    workers: int | None = None
     lengths_without_repetition: Callable[[int], OutputLengths] | None = None
 
 
@@ -333,12 +328,10 @@ def _plan_gpu(
     timed = timed_model(model, setting, device)
     curve = _Curve(PageTimer(timed, job), setting, planned)
     most = curve.fitting
-    workers = goals.workers
-    if workers is None:
+    if job.plans_workers:
         sums = summed(curve.largest, planned.counts)
-        busy = float(sums.cpu_seconds[0] / sums.least_seconds[0])
-        workers = max(1, math.ceil(busy / _BUSY_SHARE))
-    curve = _Curve(curve.timer.with_workers(workers), setting, planned)
+        workers = workers_needed(float(sums.cpu_seconds[0]), float(sums.least_seconds[0]))
+        curve = _Curve(curve.timer.with_workers(workers), setting, planned)
     numbers: dict[PointName, int] = {}
     if at_once := min(most, math.ceil(planned.counts.sum())):
         numbers = {"alone": 1, "knee": knee(curve.pages_per_second, at_once)}
@@ -357,7 +350,7 @@ def _plan_gpu(
         repetition = _repetition(curve, without, points[taken])
     return GpuPlan(
         gpu=device.gpu.name,
-        workers=workers,
+        workers=curve.job.workers,
         largest_concurrency=most,
         memory_bytes=device.gpu.memory_bytes,
         planned=taken if taken in points else None,
@@ -410,7 +403,6 @@ def plan_document(
         else:
             plans[profile.gpu.name] = found
     several = len(planned.counts) > 1
-    workers = f"CPU workers per GPU are as many as are busy {100 * _BUSY_SHARE:g} % of the time"
     said: dict[str, dict[str, None]] = {}
     for profile in requested.profiles:
         if profile.gpu.name not in plans:
@@ -420,7 +412,6 @@ def plan_document(
         for sentence in (
             *([METHOD] if several else []),
             KNEE,
-            *([workers] if goals.workers is None else []),
             f"kernel times from {profile.source}",
             *one.sentences_of(model.architecture, [setting.mode]),
         ):

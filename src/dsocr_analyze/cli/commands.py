@@ -165,7 +165,7 @@ class _Parsed:
                     raise WorkloadError(words.repeated(each, values, ctx))
             rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]  # Typer's
             if not ctx.resilient_parsing:
-                options.check_quiet(ctx, _RESULTS.get(command.name, ()))
+                _check_quiet(ctx, _RESULTS.get(command.name, ()))
             return rest
         except typer.TyperException as error:
             if getattr(error, "ctx", ctx) is None:
@@ -175,6 +175,20 @@ class _Parsed:
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Options in groups."""
         help_text.write_options(self, ctx, formatter)
+
+
+def _check_quiet(context: typer.Context, results: Sequence[str]) -> None:
+    """Raises WorkloadError if `--quiet` is given, and none of the parameters that ask for a result.
+
+    A command without such parameters writes files or answers by its exit code.
+    """
+    given = context.params
+    if not given["quiet"] or not results or any(given[name] for name in results):
+        return
+    parameters = {each.name: each for each in context.command.params}
+    *most, last = [words.spelling(parameters[name], context) for name in results]
+    named = f"{', '.join(most)} or {last}" if most else last
+    raise WorkloadError(f"--quiet leaves nothing to show; give {named} too, or leave out --quiet")
 
 
 class _Command(_Parsed, TyperCommand):

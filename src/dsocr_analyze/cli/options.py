@@ -8,7 +8,7 @@ import typer
 
 from dsocr_analyze import architectures, errors, kernels
 from dsocr_analyze.cli.help_text import HELP, MODEL, OUTPUT, OWN, PAGE, PREDICTION, Seldom, all_help
-from dsocr_analyze.cli.words import LIMITS, repeated, spelling
+from dsocr_analyze.cli.words import LIMITS, repeated
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.report.opening import OptionValue
 from dsocr_analyze.workload import PAPERS
@@ -23,7 +23,7 @@ FORMAT: Final = "What is printed."
 TEXT_TOKENS: Final = "Text tokens, BOS included. Default: the usual prompt's, 10 for deepseek-ocr."
 NEW_TOKENS: Final = "Tokens generated per page. The prefill pass generates the first."
 BATCH: Final = "Identical pages per batch."
-WORKERS: Final = "Pages that the CPU prepares at a time."
+_WORKERS: Final = "Pages that the CPU prepares at a time."
 SWITCH: Final = ("0", "1")
 _ATTENTION: Final = "Decoder attention: 0 eager, 1 FlashAttention-2."
 _WINDOW: Final = (
@@ -280,7 +280,11 @@ SHARED: Final[Mapping[str, Any]] = {
         "CPU milliseconds per page before the model. Default: estimated from its pixels.",
         group=Seldom(PREDICTION),
     ),
-    "workers": option("N", WORKERS, group=Seldom(PREDICTION)),
+    "workers": option("N", _WORKERS, group=Seldom(PREDICTION)),
+    "planned_workers": option(
+        "N", _WORKERS, group=Seldom(PREDICTION),
+        show_default="as many as are busy 80 % of the time, or 1 for a given --concurrency",
+    ),
     "price": option("AMOUNT", "Price of a GPU-hour, in any currency.", group=PREDICTION),
     "weights_dtype": option(
         _FEWER_BITS,
@@ -427,11 +431,14 @@ OF_PREDICTIONS: Final[Added] = {
 }
 """Of every command with predicted seconds."""
 
+PLANNED_WORKERS: Final = (Annotated[int | None, "planned_workers"], None)
+
 SECONDS_OF_A_PAGE: Final[Added] = {
     "gpu": (Annotated[list[str] | None, "gpu"], None),
     "runtime": (Annotated[str, "runtimes"], "serving"),
     "concurrency": (Annotated[str, "concurrencies"], "1"),
     **OF_PREDICTIONS,
+    "workers": PLANNED_WORKERS,
 }
 
 SECONDS_OF_MANY: Final[Added] = {
@@ -486,20 +493,6 @@ def switches(argument: str, text: str) -> tuple[bool, ...]:
             f"{argument} {wrong[0]!r} is invalid; give 0, 1 or 0,1", arguments=[argument]
         )
     return tuple(dict.fromkeys(name == "1" for name in names))
-
-
-def check_quiet(context: typer.Context, results: Sequence[str]) -> None:
-    """Raises WorkloadError if `--quiet` is given, and none of the parameters that ask for a result.
-
-    A command without such parameters writes files or answers by its exit code.
-    """
-    given = context.params
-    if not given["quiet"] or not results or any(given[name] for name in results):
-        return
-    parameters = {each.name: each for each in context.command.params}
-    *most, last = [spelling(parameters[name], context) for name in results]
-    named = f"{', '.join(most)} or {last}" if most else last
-    raise WorkloadError(f"--quiet leaves nothing to show; give {named} too, or leave out --quiet")
 
 
 # --- what a command ran with ----------------------------------------------------------------------

@@ -13,7 +13,7 @@ import typer
 from numpy.typing import NDArray
 
 from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.cli import exits, help_text, options, page_options, printing, streams, words
+from dsocr_analyze.cli import exits, options, page_options, printing, streams, words
 from dsocr_analyze.cli.page_lists import deadline_hours
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.devices import rated_gpus
@@ -68,18 +68,7 @@ _GOALS: Final[options.Added] = {
 _OF_TIME: Final[options.Added] = {
     "gpu": (list[str] | None, None),
     **options.OF_PREDICTIONS,
-    "workers": (
-        Annotated[
-            int | None,
-            options.option(
-                "N",
-                options.WORKERS,
-                show_default="as many as are busy 80 % of the time",
-                group=help_text.Seldom(help_text.PREDICTION),
-            ),
-        ],
-        None,
-    ),
+    "workers": options.PLANNED_WORKERS,
 }
 
 
@@ -163,7 +152,6 @@ def _goals(given: Mapping[str, Any]) -> Goals:
         pages=None if pages is None else _number_of_pages(pages),
         deadline_hours=None if deadline is None else deadline_hours(deadline),
         first_token_seconds=None if first_token is None else _first_token_seconds(first_token),
-        workers=given["workers"],
         lengths_without_repetition=time_requests.lengths_without_repetition(given),
     )
 

@@ -47,6 +47,7 @@ _OF_TIME: Final[options.Added] = {
         None,
     ),
     **options.OF_PREDICTIONS,
+    "workers": options.PLANNED_WORKERS,
 }
 _LISTED: Final = 4
 """With more predictions, a table of one row each replaces the tables of each."""

@@ -58,16 +58,19 @@ def time_request(
         asked["corrections"], asked["server_version"], profiles, asked["server"]
     )
     seconds = None if asked["preprocess_ms"] is None else asked["preprocess_ms"] / 1e3
+    points = _concurrencies(asked["concurrency"])
+    workers = 1 if asked["workers"] is None else asked["workers"]
+    plans_workers = asked["workers"] is None and not all(isinstance(each, int) for each in points)
     eager: Serving = runtimes.EAGER, runtimes.NATIVE, asked["reserved"], None
     runs = {"eager": eager, "serving": serving}
     jobs = [
         Assumptions(
-            runtime, lengths, seconds, asked["workers"], stored, reserved, asked["price"],
-            asked["offline"], corrections, limits=limited,
+            runtime, lengths, seconds, workers, stored, reserved, asked["price"],
+            asked["offline"], corrections, limits=limited, plans_workers=plans_workers,
         )
         for runtime, stored, reserved, limited in map(runs.__getitem__, dict.fromkeys(names))
     ]  # fmt: skip
-    return TimeRequest(profiles, jobs, _concurrencies(asked["concurrency"]))
+    return TimeRequest(profiles, jobs, points)
 
 
 Serving: TypeAlias = tuple[runtimes.Host, runtimes.Precision, float, str | None]
@@ -157,10 +160,9 @@ def many_pages_requested(
     """The same by values of `options.SECONDS_OF_A_PAGE`, and output lengths by their limit."""
     from dsocr_analyze.archive.seconds import TimeRequested
 
-    workers = 1 if given["workers"] is None else given["workers"]
-    once = {"concurrency": "1", "workers": workers}
-    request = time_request(gpus, {**given, **once}, lengths)
-    [job], mean = request.jobs, given["mean_new_tokens"]
+    request = time_request(gpus, {**given, "concurrency": "1"}, lengths)
+    mean, plans_workers = given["mean_new_tokens"], given["workers"] is None
+    job = replace(request.jobs[0], plans_workers=plans_workers)
     said = "every page generates the most tokens it may"
     if lengths_are_given(given):
         said = job.lengths(1).sentence if mean is None else (

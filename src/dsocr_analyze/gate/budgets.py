@@ -106,7 +106,7 @@ DEFAULTS: Final[Options] = {
     "base_size": None, "image_size": None, "crop_mode": None, "page": None, "seq_len": None,
     "text_tokens": None, "max_new_tokens": 1024, "batch_size": 1, "prompt_pages": 1,
     "engine": None, "gpu": (), "runtime": "serving", "server": "vllm", "concurrency": "1",
-    "preprocess_ms": None, "workers": 1, "price": None, "weights_dtype": None, "kv_dtype": None,
+    "preprocess_ms": None, "workers": None, "price": None, "weights_dtype": None, "kv_dtype": None,
     "measurement": None, "measured_on": None,
 }  # fmt: skip
 """Every option; what is None follows from the model and the others."""

@@ -64,11 +64,14 @@ def _answer(entry: TimeEntry, workload: Workload) -> Wordings:
     if mean != workload.max_new_tokens:  # which the counts above are for
         page = f"{page} {'and' if is_several else 'of'} {mean:,.0f} new tokens"
         short = f"for {mean:,.0f} tokens"
+    prepared = f"{many} at once"
+    if (workers := entry.assumptions.workers) > 1:
+        prepared += f", {counted(workers, 'CPU worker')}"
     why, briefly = _waiting(entry)
     band, bound = _band(entry.bands["page_seconds"]), f", bound by {load.bound}"
     least = f"{alone} {short}; {rate}/s at {many}{few}"
     return (
-        f"{alone} {page} ({band}){why}; {rate} {units}/s ({many} at once){bound}{each}",
+        f"{alone} {page} ({band}){why}; {rate} {units}/s ({prepared}){bound}{each}",
         f"{alone} {page}{why}; {rate} {units}/s ({many} at once){bound}{each}",
         f"{alone} {page}{briefly}; {rate} {units}/s ({many} at once){each}",
         f"{alone} {page}{briefly}; {rate} {units}/s ({many} at once){few}",

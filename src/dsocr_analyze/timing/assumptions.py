@@ -164,6 +164,19 @@ def _seconds_of(work: PixelWork, host: Host | None) -> Any:
     return 1e-6 * host.request_us + host.cpu_factor * seconds
 
 
+_BUSY_SHARE: Final = 0.8
+
+
+def workers_needed(cpu_seconds: float, gpu_seconds: float) -> int:
+    """CPU workers that are busy `_BUSY_SHARE` of the time at most, however fast the GPU runs.
+
+    Args:
+        cpu_seconds: In which one of them prepares some pages.
+        gpu_seconds: The least in which the GPU runs them, of all numbers of pages at once.
+    """
+    return max(1, math.ceil(cpu_seconds / gpu_seconds / _BUSY_SHARE))
+
+
 _SAM: Final = (
     "SAM's attention with its bias takes as long as PyTorch's memory-efficient kernel, also where"
     " cuDNN's runs"
@@ -181,6 +194,7 @@ class Assumptions:
         preprocess_seconds: CPU seconds per page; None to estimate them.
         preprocess_origin: Where they come from, in words.
         workers: Pages that the CPU prepares in parallel.
+        plans_workers: Whether it prepares as many as `workers_needed` says instead.
         reserved: Fraction of the memory kept for the driver, the allocator and kernels.
         price_per_hour: Of one GPU.
         is_offline: Whether the CPU prepares all pages before the first one runs.
@@ -201,6 +215,7 @@ class Assumptions:
     corrections: Corrections = NO_CORRECTIONS
     preprocess_origin: str = "given"
     limits: str | None = None
+    plans_workers: bool = False
 
     def __post_init__(self) -> None:
         prepared, price = self.preprocess_seconds or 0.0, self.price_per_hour
@@ -274,6 +289,8 @@ class Assumptions:
         return [
             lengths,
             f"preprocessing {preprocessing}, {self.workers} at a time, {order}",
+            *[f"CPU workers are as many as are busy {100 * _BUSY_SHARE:g} % of the time"]
+            * self.plans_workers,
             *hosts,
             f"{100 * self.reserved:g} % of {owner} memory is kept free{beside}",
             *["experts are chosen independently and evenly"] * has_experts,

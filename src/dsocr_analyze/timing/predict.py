@@ -26,7 +26,7 @@ from dsocr_analyze.timing import (
     TimeStage,
     cost_per_thousand_pages,
 )
-from dsocr_analyze.timing.assumptions import Assumptions
+from dsocr_analyze.timing.assumptions import Assumptions, workers_needed
 from dsocr_analyze.timing.kernel_seconds import HOST_ERROR, Duration, notes_on_lent, total_duration
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes
 from dsocr_analyze.timing.runtimes import SERVERS, served_notes
@@ -149,6 +149,9 @@ def times_of(
     def times(counts: Sequence[int]) -> PageTimes:
         return timer.times(ManyPages.alike(page, prepare, counts))
 
+    if assumptions.plans_workers:
+        least = float(times([MOST_CONCURRENCY]).gpu_seconds[0])
+        timer = timer.with_workers(workers_needed(prepare, least))
     return times([1, *_resolved(concurrency, times)])
 
 
