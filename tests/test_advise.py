@@ -289,9 +289,11 @@ SAID = [
     # Options, the exit code, how the output begins, what else is said (columns and lines apart),
     # and what is not.
     ("--mode base,gundam", 0, "Recommended: it depends on the kind of document. base for financial"
-     " report [0.027; gundam 0.289]; gundam for exam paper [0.094; base 0.130], newspaper [0.122;"
-     " base 0.645] (edit distance on OmniDocBench, Tables 3 and 4 of arXiv:2510.18234v1). For",
-     ["pages base gundam", "financial report 0.027 0.289", "all kinds 0.156 0.083"],
+     " report; gundam for exam paper, newspaper; base, the cheapest within 0.03 of the best, for",
+     ["By edit distance on OmniDocBench, Tables 3 and 4 of arXiv:2510.18234v1: financial report"
+      " [base 0.027, gundam 0.289]; exam paper [gundam 0.094, base 0.130]; newspaper [gundam 0.122,"
+      " base 0.645].",
+      "pages base gundam", "financial report 0.027 0.289", "all kinds 0.156 0.083"],
      ["magazine 0."]),
     ("--kind Newspaper", 0, "Recommended for newspaper: gundam; it gets 0.122 of a page wrong, tiny"
      " 0.940, small 0.744, base 0.645, large 0.353, gundam-m 0.099 (edit distance", [

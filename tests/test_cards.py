@@ -286,7 +286,7 @@ def test_lines_state_the_limits_in_the_engines_words(capsys):
         f" max_num_batched_tokens 2,048; GPU KV cache size {tokens:,} tokens"
     ) in said
     assert f"at most 64 pages at once ({tokens:,} KV tokens)" in said
-    assert "128 at once), bound by workers; only 64 run at a time" in said
+    assert "128 at once, 2 CPU workers), bound by memory; only 64 run at a time" in said
     _, out, _ = run(capsys, "time", "h100", "--server", "sglang", "--chunked-prefill-size", "4096",
                     "--assumptions")  # fmt: skip
     said = " ".join(out.split())

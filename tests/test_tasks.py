@@ -38,7 +38,7 @@ def test_the_documentation_lists_thirty_and_none_twice():
 
 
 FIRST = 5
-"""Lines in which an answer must be, at 100 columns."""
+"""Lines in which an answer must be, at 80 columns."""
 COUNTS = r"passes  .*prefill {} TFLOPs.*\npage    {} TFLOPs"
 PAGE = COUNTS.format("4.591", "5.858")
 PAGE_SECONDS = r"{}: [\d.]+ m?s a page{} \([\d.]+ m?s to [\d.]+ m?s\)"
@@ -96,11 +96,13 @@ ANSWERS = {
     "plan --pages 500k --deadline 3d --mix a4@200:0.8,a3@300:0.2 --gpu l40s":
         PLAN.format("l40s", "500,000", 72),
     "plan scans --pages 500k --deadline 3d --gpu l40s": PLAN.format("l40s", "500,000", 72),
-    "devices": r"^GPUs, and the error of predicted kernel times(.*\n){4}a100-40gb +312 ",
+    "devices": r"^GPUs, and the error of predicted kernel times(.*\n){3,4}a100-40gb +312 ",
     "advise --page a4@200":
-        r"^Recommended: it depends on the kind of document. base for financial report \[0.027; ",
+        r"^Recommended: it depends on the kind of document. base for financial report; large for .*"
+        r"base, the cheapest within 0.03 of the best, for book, .*"
+        r"\sWithin 0.03 of the best for every single kind: gundam-m\.",
     "advise --page a4@200 --minimum-dpi 90":
-        r"^Recommended: it depends .* large for financial report \[0.022; ",
+        r"^Recommended: it depends .* large for financial report; .*every single kind: gundam-m",
     "advise --page a3 --kind newspaper --page-text-tokens 5000":
         r"^Recommended for newspaper: gundam; it gets 0.122 of a page wrong, .* base 0.645,",
     "advise --page a4@200 --kind financial-report --gpu h100 --price 2.5":
@@ -110,7 +112,7 @@ ANSWERS = {
     "compare base gundam --page a4@200":
         r"^page \[FLOPs\]: base 2.706 T; gundam 5.858 T \(\+3.152 T, 2.165 x\)$",
     "compare base --config config.json --config slim.json":
-        r"^config keys that differ: .*num_experts_per_tok\npage \[FLOPs\]: config.json 2.706 T; s",
+        r"^config keys that differ: .*num_experts_per_tok\spage \[FLOPs\]: config.json 2.706 T; s",
     "compare base --use-flash-attn 0,1 --dtype bfloat16,float32":
         r"^page \[FLOPs\]: bfloat16, eager 2.706 T; bfloat16, flash_attention_2 2.706 T \(-106.5 M",
     "compare tiny gundam --plot stages.svg":
@@ -128,8 +130,8 @@ ANSWERS = {
     "archive scans --gpu h100 --deadline 1h":
         r"vllm, mode gundam: 17 pages take [\d.]+ GPU-hours \(.*\); 1 GPU for",
     "sweep --page 400:2000:400x1754 --output widths.csv": r"^wrote widths.csv \(5 rows\)$",
-    "tree --depth 3": r"\nDeepseekOCRForCausalLM +3,336,106,240 +1 +4,591,267,432,942",
-    "tree --mode tiny --depth 3": r"\nDeepseekOCRForCausalLM +3,336,106,240 +1 +365,326,691,781",
+    "tree --depth 3": r"\nDeepseekOCRForCausalLM +3,336,106,240 (.* )?4,591,267,432,942",
+    "tree --mode tiny --depth 3": r"\nDeepseekOCRForCausalLM +3,336,106,240 (.* )?365,326,691,781",
     "--arch deepseek-ocr-2 --engine analytic": COUNTS.format("7.147", "8.427"),
     "--arch qwen3-vl --engine analytic": COUNTS.format("20.25", "24.41"),
     "--arch unlimited-ocr --prompt-pages 10 --mode base --engine analytic":
@@ -152,7 +154,7 @@ QUICK = "--engine analytic --json - --quiet"
 
 @sampled("task", TASKS.values(), named(QUICK), ids=lambda task: task or "alone")
 def test_each_is_one_command_that_answers_in_its_first_lines(there, capsys, monkeypatch, task):
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "80")
     if "report.json" in task:
         assert run(capsys, "--engine", "analytic", "--json", "report.json", "-q")[0] == 0
     code, out, err = run(capsys, *shlex.split(task))

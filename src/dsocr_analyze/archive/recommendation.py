@@ -191,20 +191,21 @@ def _by_kind(
     kinds: Sequence[KindChoice], chosen: Sequence[str], published: PublishedAccuracy
 ) -> Iterator[str]:
     """Another mode for some kinds than for others, which an average over kinds hides."""
-    sides = {mode: list[str]() for mode in chosen}
-    for each in kinds:
-        worse = ", ".join(f"{mode} {each.distances[mode]:.3f}" for mode in each.rejected(chosen))
-        if worse:
-            sides[each.mode].append(f"{each.kind} [{each.distances[each.mode]:.3f}; {worse}]")
-    said = "; ".join(f"{mode} for {', '.join(side)}" for mode, side in sides.items() if side)
-    yield f"Recommended: it depends on the kind of document. {said} ({_source(published)})."
-    if close := [each for each in kinds if not each.rejected(chosen)]:
-        yield (
-            f"For {', '.join(each.kind for each in close)} these modes are within {MARGIN}:"
-            f" {close[0].mode}, the cheapest."
-        )
+    decided, distances = [each for each in kinds if each.rejected(chosen)], list[str]()
+    sides = {mode: [each.kind for each in decided if each.mode == mode] for mode in chosen}
+    said = [f"{mode} for {', '.join(side)}" for mode, side in sides.items() if side]
+    if close := [each for each in kinds if each not in decided]:
+        names = ", ".join(each.kind for each in close)
+        said.append(f"{close[0].mode}, the cheapest within {MARGIN} of the best, for {names}")
+    yield f"Recommended: it depends on the kind of document. {'; '.join(said)}."
     anywhere = [name for name in kinds[0].good if all(name in each.good for each in kinds)]
     yield f"Within {MARGIN} of the best for every single kind: {', '.join(anywhere) or 'no mode'}."
+    for each in decided:
+        told = [
+            f"{mode} {each.distances[mode]:.3f}" for mode in (each.mode, *each.rejected(chosen))
+        ]
+        distances.append(f"{each.kind} [{', '.join(told)}]")
+    yield f"By {_source(published)}: {'; '.join(distances)}."
 
 
 def _costs(allowed: Sequence[ModeAdvice], chosen: Sequence[ModeAdvice]) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from dsocr_analyze import architectures, errors, kernels
 from dsocr_analyze.cli.help_text import HELP, MODEL, OUTPUT, OWN, PAGE, PREDICTION, Seldom, all_help
-from dsocr_analyze.cli.words import LIMITS, repeated
+from dsocr_analyze.cli.words import LIMITS, repeated, spelling
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.report.opening import OptionValue
 from dsocr_analyze.workload import PAPERS

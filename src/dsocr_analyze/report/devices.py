@@ -216,9 +216,8 @@ def device_entry(profile: Device) -> DeviceEntry:
 def devices_table(document: DevicesDocument) -> Table:
     """Peaks, memory and errors of predictions, one row per device."""
     return Table(
-        "GPUs, and the error of predicted kernel times in 16 bits: median / 90th percentile in %"
-        " over sizes held out of the fit; ~ extrapolated from another GPU, its error doubled;"
-        " ? assumed, not measured",
+        "GPUs, and the error of predicted kernel times in 16 bits: median / 90th percentile of"
+        " held-out sizes, in %; ~ that of another GPU, doubled; ? assumed",
         ("name", "TFLOP/s", "float8", "GB/s", "GB", *_KINDS),
         tuple(
             (each.name, *("-" if figure is None else f"{figure:g}" for figure in (
