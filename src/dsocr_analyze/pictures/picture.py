@@ -233,7 +233,7 @@ class Picture:
         rect = (0, footer / height, 1, self._plot_height / height)
         engine: Any = self.figure.get_layout_engine()
         engine.set(rect=rect, w_pad=_MARGIN, h_pad=0.04)
-        self.figure.draw_without_rendering()
+        engine.execute(self.figure)
 
     def _draw_names(self) -> None:
         """Draws names level and wrapped if they fit, else slanted, perhaps not all."""
