@@ -219,7 +219,7 @@ def test_the_answer_is_in_the_first_lines(capsys):
         ("--pages 1k --gpu h100 --first-token 50ms", 1, "No: a first token within 50.0 ms"),
         ("--pages 1k --gpu h100 --arch olmocr --reserved 0.9", 1, "No: not one page fits"),
         ("--gpu h100", 2, "give --pages COUNT, or a FILE"),
-        ("--pages 0 --gpu h100", 2, "--pages '0' is invalid"),
+        ("--pages 0 --gpu h100", 2, "--pages 0 is invalid; give"),
         ("--pages 2MM --gpu h100", 2, "2000000, 500k or 2M"),
         ("--pages 1e99 --gpu h100", 2, "--pages '1e99' is invalid"),
         ("--pages 1k --first-token soon", 2, "--first-token 'soon' is invalid"),

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import subprocess
 import sys
 from functools import partial
@@ -86,6 +87,8 @@ def test_a_page_more_at_once_never_makes_the_first_token_jump(workers):
          "plan --pages 500 --mix a4@200:4,a3:1 --gpu l40s --workers 8 --first-token 2s"),
         ({"pages": 1000, "mean_new_tokens": 600.0, "share_at_limit": 0.01, "gpu": "l40s,h100-sxm"},
          "plan --pages 1000 --mean-new-tokens 600 --share-at-limit 0.01 --gpu l40s,h100-sxm"),
+        ({"pages": 9, "page": (1240, 1754), "gpu": "l40s"},
+         "plan --pages 9 --page 1240x1754 --gpu l40s"),
     ],
 )  # fmt: skip
 def test_a_plan_is_that_of_plan(given, command, printed):
@@ -112,7 +115,7 @@ def test_a_plan_takes_a_list_of_pages_and_warns_of_what_is_none(pages, printed):
         (lambda: predict("t4", runtime="warp"), WorkloadError, "^runtime 'warp' is unknown; "),
         (lambda: predict("t4", concurrency="0"), WorkloadError, "^concurrency"),
         (lambda: predict("h100-sxm", runtime="eager", kv_dtype="fp8"), WorkloadError,
-         "^weights_dtype and kv_dtype are for runtime serving; leave them out"),
+         "^weights_dtype and kv_dtype are for runtime='serving'; leave them out"),
         (lambda: predict("h100-sxm", share_at_limit=0.1), WorkloadError,
          "^share_at_limit 0.1 needs mean_new_tokens"),
         (lambda: predict("h100-sxm", mode="huge"), WorkloadError, "mode 'huge' is unknown"),
@@ -121,13 +124,47 @@ def test_a_plan_takes_a_list_of_pages_and_warns_of_what_is_none(pages, printed):
         (lambda: fit("t4", memory_gb=12), WorkloadError, "^memory_gb 12 is of a card without"),
         (lambda: fit(reserved=1.0), WorkloadError, "reserved 1.0 is out of range"),
         (lambda: plan(), WorkloadError, "give pages, their number, or a file or folder"),
-        (lambda: plan(file="x.csv", mix={"a4": 1.0}), WorkloadError, "mix has no effect beside"),
+        (lambda: plan(file="x.csv", mix={"a4": 1.0}), WorkloadError, "^give file or mix, not both"),
+        (lambda: plan(5, page="a4", mix={"a4": 1.0}), WorkloadError, "^give page or mix, not both"),
         (lambda: plan(5, mix={"a9x": 1.0}), WorkloadError, "a9x"),
+        (lambda: plan(5, mix={"a4": 0}), WorkloadError, "^mix has the share 0 of 'a4'; give"),
+        (lambda: plan(5, mix={"a4": math.nan}), WorkloadError, "^mix has the share nan of 'a4'"),
+        (lambda: plan(5, mix={}), WorkloadError, "^mix has no pages; give sizes with their shares"),
+        (lambda: plan(0), WorkloadError, "^pages 0 is invalid; give a whole number from 1"),
+        (lambda: plan(10**15 + 1), WorkloadError, "^pages 1000000000000001 is invalid"),
+        (lambda: plan("2M"), WorkloadError, "^pages '2M' is invalid"),
+        (lambda: plan(5, deadline_hours=0), WorkloadError, "^deadline_hours 0 is invalid; give"),
+        (lambda: plan(5, first_token_seconds=-1.0), WorkloadError, "^first_token_seconds -1.0 is"),
+        (lambda: plan(5, gpu="l4", max_num_seqs=0), WorkloadError, "^max_num_seqs 0 is out of"),
     ],
 )  # fmt: skip
 def test_errors_name_the_argument(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: predict("t4", concurency=4), "no argument 'concurency'; did you mean concurrency"),
+        (lambda: predict("t4", max_num_seq=4), r"'max_num_seq'; did you mean max_num_seqs"),
+        (lambda: fit("t4", max_num_seqs=4), r"fit\(\) has no argument 'max_num_seqs'"),
+        (lambda: plan(5, batch_size=4), r"plan\(\) has no argument 'batch_size'; give file, "),
+    ],
+)  # fmt: skip
+def test_an_argument_that_a_function_does_not_have_is_named(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "counts"), [(16, [16]), ([1, 16], [1, 16]), ("1,4:8:4", [1, 4, 8])]
+)
+def test_pages_in_flight_are_a_number_or_several(concurrency, counts):
+    [found] = predict("h100-sxm", mode="tiny", concurrency=concurrency)
+    assert [each.concurrency for each in found.throughput] == counts
+    [knee, largest] = predict("h100-sxm", concurrency=["knee", "max"])[0].throughput
+    assert knee.concurrency < largest.concurrency
 
 
 def test_every_option_of_a_prediction_is_an_argument():

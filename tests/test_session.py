@@ -498,6 +498,7 @@ def test_another_size_of_a_known_model_is_a_path_or_a_mapping(tmp_path):
         ({}, "config.json lacks 'vision_config'"),
         ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "it is a llama model"),
         ("nowhere.json", "no config at 'nowhere.json'"),
+        ([], "config is a list; give a path or a mapping"),
     ],
 )
 def test_a_config_of_no_known_model_is_refused(config, message):

@@ -24,7 +24,13 @@ from dsocr_analyze.architectures import (
     foreign_model,
     recognized_architecture,
 )
-from dsocr_analyze.errors import AnalyzeError, DeviceError, ExtraError, WorkloadError
+from dsocr_analyze.errors import (
+    AnalyzeError,
+    ConfigError,
+    DeviceError,
+    ExtraError,
+    WorkloadError,
+)
 from dsocr_analyze.extras import require_trace
 from dsocr_analyze.forking import importing
 from dsocr_analyze.interruption import deferred
@@ -357,6 +363,8 @@ def directory_named(
     Without either, a config names its architecture. Raises AnalyzeError.
     """
     if config is not None:
+        if not isinstance(config, str | os.PathLike | Mapping):
+            raise ConfigError(f"config is a {type(config).__name__}; give a path or a mapping")
         file = None if isinstance(config, Mapping) else Path(config)
         values = config if isinstance(config, Mapping) else read_config(Path(config))
         if model is None and architecture is None:

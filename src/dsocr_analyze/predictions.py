@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
 
@@ -16,17 +13,16 @@ from numpy.typing import NDArray
 from dsocr_analyze.analysis import Engine, directory_named
 from dsocr_analyze.architectures import DEFAULT_PAGE, ImagePath, PageRequest, PageSize
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.archive import axes, pages as page_lists, plan as plans, setting, shown
+from dsocr_analyze.archive import axes, plan as plans, setting
+from dsocr_analyze.archive.pages import Pages
 from dsocr_analyze.archive.plan import PlanDocument
 from dsocr_analyze.cli import devices, kept_files, options, time_requests
-from dsocr_analyze.errors import AnalyzeError, WorkloadError
+from dsocr_analyze.errors import WorkloadError, did_you_mean
 from dsocr_analyze.hardware import fit as fitting
 from dsocr_analyze.hardware.devices import check_features
 from dsocr_analyze.hardware.fit import GpuFit
 from dsocr_analyze.kernels import dtype_named
-from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing import TimeEntry
-from dsocr_analyze.workload import parse_page
 
 Gpus = str | Sequence[str]
 """A GPU's name, as in `dsocr-analyze devices`, several with commas between, or a sequence."""
@@ -82,7 +78,7 @@ def predict(
     gpu: Gpus,
     *,
     runtime: str = "serving",
-    concurrency: str = "1,4,16",
+    concurrency: str | int | Sequence[str | int] = "1,4,16",
     architecture: str | None = None,
     model: str | Path | None = None,
     **given: Unpack[PredictionArguments],
@@ -96,7 +92,8 @@ def predict(
     Args:
         gpu: One or more GPUs.
         runtime: `"serving"`, `"eager"`, or `"eager,serving"`.
-        concurrency: Pages in flight: numbers and ranges with commas between, `"knee"`, `"max"`.
+        concurrency: Pages in flight: a number, or several; `"1,8:64:8"` has a range. `"knee"` are
+            the fewest with 90 % of the most pages per second, `"max"` the most that fit.
         architecture: Whose published model is predicted. Default: `"deepseek-ocr"`.
         model: A model directory, instead of `architecture`; none of its code is executed.
         given: The page, as in `analyze`, and what is assumed, as in `time`.
@@ -107,16 +104,15 @@ def predict(
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument.
     """
+    _check_names(predict, given, PredictionArguments)
     directory = directory_named(model, architecture)
-    page, assumed = _divided(given)
-    with _errors_name_arguments():
-        request = time_requests.time_request(
-            _names(gpu),
-            {**assumed, "runtime": runtime, "concurrency": concurrency},
-            time_requests.lengths_by_limit(assumed),
-        )
-        asked = PageRequest(architecture=directory.architecture, engine="analytic", **page)
-        return Engine(directory, time=request).entries(asked)
+    assumed = {**_OPTIONS, **given, "runtime": runtime, "concurrency": _listed(concurrency)}
+    request = time_requests.time_request(
+        _names(gpu), assumed, time_requests.lengths_by_limit(assumed)
+    )
+    page = {name: assumed[name] for name in PageArguments.__annotations__ if name in given}
+    asked = PageRequest(architecture=directory.architecture, engine="analytic", **page)
+    return Engine(directory, time=request).entries(asked)
 
 
 def fit(
@@ -129,6 +125,8 @@ def fit(
     **given: Unpack[PageArguments],
 ) -> tuple[GpuFit, ...]:
     """Whether pages fit in GPUs' memory, and how many at a time: what `fit` says.
+
+    As the model's own code runs them; `predict` says what a server runs.
 
     >>> [found] = fit("t4", dtype="float16")
     >>> found.fits, found.largest_batch
@@ -148,11 +146,11 @@ def fit(
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument.
     """
-    with _errors_name_arguments():
-        known = kept_files.gpu_profiles(None)
-        named = devices.named_devices(
-            known, _names(gpu or ()), None if memory_gb is None else str(memory_gb)
-        )
+    _check_names(fit, given, PageArguments)
+    known = kept_files.gpu_profiles(None)
+    named = devices.named_devices(
+        known, _names(gpu or ()), None if memory_gb is None else str(memory_gb)
+    )
     directory = directory_named(model, architecture)
     asked = PageRequest(architecture=directory.architecture, engine="analytic", **given)
     element = dtype_named(asked.dtype)
@@ -172,7 +170,8 @@ def plan(
     pages: int | None = None,
     *,
     file: str | Path | None = None,
-    mix: Mapping[str, float] | None = None,
+    page: PageSize | None = None,
+    mix: Mapping[PageSize, float] | None = None,
     deadline_hours: float | None = None,
     first_token_seconds: float | None = None,
     gpu: Gpus | None = None,
@@ -192,8 +191,9 @@ def plan(
 
     Args:
         pages: How many. Default: those in `file`, which otherwise are a sample of them.
-        file: A list or folder of pages, as for the command `archive`. Default: `mix`.
-        mix: Shares of pages by size, as in `{"a4@200": 0.8, "a3@300": 0.2}`. Default: A4, 150 dpi.
+        file: A list or folder of pages, as for the command `archive`. Default: `mix` or `page`.
+        page: The size of all pages, as in `analyze`. Default: A4, 150 dpi.
+        mix: Shares of pages by size instead, as in `{"a4@200": 0.8, "a3@300": 0.2}`.
         deadline_hours: When all must be done. Default: one GPU takes as long as it takes.
         first_token_seconds: The longest mean time to the first token.
         gpu: GPUs. Default: all of the catalogue that support the types.
@@ -211,99 +211,70 @@ def plan(
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument.
     """
+    _check_names(plan, given, ServingArguments)
     if file is None and pages is None:
         raise WorkloadError("give pages, their number, or a file or folder of them")
-    if file is not None and mix is not None:
-        raise WorkloadError("mix has no effect beside file; leave it out")
+    assumed = {**_OPTIONS, **given}
     goals = plans.Goals(
-        pages=pages, deadline_hours=deadline_hours, first_token_seconds=first_token_seconds
-    )
-    lengths = PageArguments(max_new_tokens=max_new_tokens)
-    if text_tokens is not None:
-        lengths["text_tokens"] = text_tokens
-    directory = directory_named(model, architecture)
-    batches = _batches(directory.architecture, file, mix, lengths)
-    with _errors_name_arguments():
-        return _planned(directory, goals, batches, gpu, mode, dtype, given)
-
-
-def _planned(
-    directory: ModelDirectory,
-    goals: plans.Goals,
-    batches: Iterable[tuple[page_lists.Pages, NDArray[np.float64]]],
-    gpu: Gpus | None,
-    mode: str | None,
-    dtype: str,
-    given: ServingArguments,
-) -> PlanDocument:
-    _, assumed = _divided(given)
+        pages, deadline_hours, first_token_seconds,
+        time_requests.lengths_without_repetition(assumed),
+    )  # fmt: skip
     requested = time_requests.many_pages_requested(
         assumed, _names(gpu or [*options.all_gpus()]), time_requests.lengths_by_limit(assumed)
     )
+    directory = directory_named(model, architecture)
     counted = setting.CountedModel.from_directory(directory)
     chosen = axes.mode_or_sizes(counted.architecture, mode or counted.architecture.default_mode)
     way = setting.Setting(chosen, dtype_named(dtype))
+    lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
+    batches = _batches(counted.architecture, file, page, mix, lengths)
     planned = plans.PlannedPages.from_batches(
-        batches, counted, way, requested.job,
-        has_lengths=time_requests.lengths_are_given(assumed),
-    ).numbering(goals.pages)  # fmt: skip
-    goals = replace(
-        goals,
-        lengths_without_repetition=time_requests.lengths_without_repetition(assumed),
-    )
-    document = plans.plan_document(
+        batches, counted, way, requested.job, has_lengths=time_requests.lengths_are_given(assumed)
+    ).numbering(pages)
+    return plans.plan_document(
         counted, way, requested, planned, goals,
         setting.opening_of(directory, counted.architecture, [chosen]),
         None if gpu else lambda _: None,
     )  # fmt: skip
-    if not document.gpus:
-        raise WorkloadError("no GPU of the catalogue supports these types; give others")
-    return document
 
 
 def _names(gpu: Gpus) -> list[str]:
     return options.gpu_names([gpu] if isinstance(gpu, str) else gpu)
 
 
-def _divided(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments of the page, and of the prediction with the options' defaults."""
-    assumed = {name: given[name] for name in ServingArguments.__annotations__ if name in given}
-    page = {name: value for name, value in given.items() if name not in assumed}
-    return page, {**_OPTIONS, **assumed}
+def _check_names(function: Callable[..., Any], given: Iterable[str], kind: type) -> None:
+    """Raises TypeError for keyword arguments that a function does not have."""
+    names = [*(function.__kwdefaults__ or ()), *kind.__annotations__]
+    for name in given:
+        if name not in names:
+            right = did_you_mean(name, names) or f"give {', '.join(names)}"
+            raise TypeError(f"{function.__name__}() has no argument {name!r}; {right.strip()}")
+
+
+def _listed(values: str | int | Sequence[str | int]) -> str:
+    """Numbers or words with commas between."""
+    return ",".join(map(str, [values] if isinstance(values, str | int) else values))
 
 
 def _batches(
     architecture: Architecture,
     file: str | Path | None,
-    mix: Mapping[str, float] | None,
-    lengths: PageArguments,
-) -> Iterator[tuple[page_lists.Pages, NDArray[np.float64]]]:
-    """The pages of the list, or of the mix, and how many each stands for."""
-    rule = architecture.forms.model.page_rule
-    usual = PageRequest(architecture=architecture, **lengths).workload_of_page
-    given = {"text_tokens": usual.text_tokens, "max_new_tokens": usual.max_new_tokens}
-    if file is None:
-        shares = mix or {DEFAULT_PAGE: 1.0}
-        sizes = [*map(parse_page, shares)]
-        for size in sizes:
-            _ = PageRequest(architecture=architecture, page=size).workload  # raises if it is none
-        yield page_lists.sized_pages(sizes, rule, **given), np.array([*shares.values()], float)
-        return
-    listed, malformed, rows = page_lists.open_pages(Path(file)), [], 0
-    for some in page_lists.read_pages(listed.batches, rule, **given):
-        malformed.append(some.malformed)
-        rows += len(some) + some.malformed.rows
-        yield some, np.ones(len(some))
-    told = shown.malformed_warnings(rows, page_lists.together(malformed))
-    for warning in (*listed.warnings, *told):
+    page: PageSize | None,
+    mix: Mapping[PageSize, float] | None,
+    given: Mapping[str, Any],
+) -> Iterable[tuple[Pages, NDArray[np.float64]]]:
+    """The pages of a list, of one size or of a mix, and how many each stands for."""
+    ways = {"file": file, "page": page, "mix": mix}
+    if len(several := [name for name in ways if ways[name] is not None]) > 1:
+        raise WorkloadError(f"give {' or '.join(several)}, not both", arguments=several)
+    usual = PageRequest(architecture=architecture, **given).workload_of_page
+    lengths = {name: getattr(usual, name) for name in given}
+    if file is not None:
+        return plans.batches_of_list(architecture, Path(file), lengths, warn=_warn)
+    shares = [(page or DEFAULT_PAGE, 1.0)] if mix is None else mix.items()
+    return plans.batches_of_mix(architecture, shares, lengths)
+
+
+def _warn(told: Iterable[str]) -> None:
+    for warning in told:
         warnings.warn(warning, stacklevel=2)
-
-
-@contextlib.contextmanager
-def _errors_name_arguments() -> Iterator[None]:
-    """Errors that name an option of the commands name the argument."""
-    try:
-        yield
-    except AnalyzeError as error:
-        told = re.sub(r"--([a-z][a-z-]*)", lambda name: name[1].replace("-", "_"), str(error))
-        raise type(error)(told, arguments=error.arguments) from error

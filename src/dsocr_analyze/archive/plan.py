@@ -1,17 +1,27 @@
 """How many GPUs, pages at once and CPU workers, and how much money, many pages take."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Literal, Self
+from pathlib import Path
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from dsocr_analyze.architectures import PageRequest, PageSize
+from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.archive.evaluate import Integers, Workloads, evaluate
-from dsocr_analyze.archive.pages import Pages
+from dsocr_analyze.archive.pages import (
+    Pages,
+    open_pages,
+    read_pages,
+    sized_pages,
+    together,
+)
+from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
 from dsocr_analyze.archive.seconds import (
     METHOD,
     Floats,
@@ -37,6 +47,9 @@ from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths, workers
 from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.page_times import PageTimer, PageTimes
 from dsocr_analyze.timing.predict import KNEE, bottleneck, knee, most_within
+from dsocr_analyze.workload import parse_page
+
+_MOST_PAGES: Final = 10**15
 
 PointName = Literal["alone", "knee", "first_token", "max"]
 
@@ -59,6 +72,21 @@ class Goals:
     deadline_hours: float | None = None
     first_token_seconds: float | None = None
     lengths_without_repetition: Callable[[int], OutputLengths] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises WorkloadError for a number of pages or a time that is none."""
+        pages: Any = self.pages
+        if pages is not None and not (isinstance(pages, int) and 1 <= pages <= _MOST_PAGES):
+            raise WorkloadError(
+                f"pages {pages!r} is invalid; give a whole number from 1 to 10^15",
+                arguments=["pages"],
+            )
+        for name in ("deadline_hours", "first_token_seconds"):
+            time: Any = getattr(self, name)
+            if time is not None and not (isinstance(time, int | float) and 0 < time < math.inf):
+                raise WorkloadError(
+                    f"{name} {time!r} is invalid; give a number above 0", arguments=[name]
+                )
 
 
 @dataclass(frozen=True)
@@ -120,6 +148,46 @@ class PlannedPages:
                 f"{beyond:,} of {round(self.counts.sum()):,} pages exceed the decoder's"
                 f" max_position_embeddings, {trained}; they are counted anyway"
             )
+
+
+def batches_of_mix(
+    architecture: Architecture, mix: Iterable[tuple[PageSize, Any]], lengths: Mapping[str, int]
+) -> Iterator[tuple[Pages, Floats]]:
+    """A page of each size, and its share, as one batch; raises WorkloadError for none."""
+    sizes, shares = [], []
+    for page, share in mix:
+        if not (isinstance(share, int | float) and 0 < share < math.inf):
+            raise WorkloadError(
+                f"mix has the share {share!r} of {page!r}; give shares above 0", arguments=["mix"]
+            )
+        sizes.append(parse_page(page) if isinstance(page, str) else page)
+        _ = PageRequest(architecture=architecture, page=sizes[-1]).workload  # raises if it is none
+        shares.append(float(share))
+    if not sizes:
+        raise WorkloadError("mix has no pages; give sizes with their shares", arguments=["mix"])
+    yield sized_pages(sizes, architecture.forms.model.page_rule, **lengths), np.array(shares)
+
+
+def batches_of_list(
+    architecture: Architecture,
+    file: Path,
+    lengths: Mapping[str, int],
+    *,
+    pdf_dpi: int = DEFAULT_PDF_DPI,
+    warn: Callable[[Iterable[str]], None],
+    announce: Callable[[str, Callable[[], float | None]], object] = lambda *_: None,
+) -> Iterator[tuple[Pages, Floats]]:
+    """The pages of a list or folder, each once; what is none is warned of."""
+    from dsocr_analyze.archive.shown import malformed_warnings
+
+    listed, malformed, rows = open_pages(file, pdf_dpi=pdf_dpi), [], 0
+    warn(listed.warnings)
+    for some in read_pages(listed.batches, architecture.forms.model.page_rule, **lengths):
+        malformed.append(some.malformed)
+        rows += len(some) + some.malformed.rows
+        yield some, np.ones(len(some))
+        announce(f"{rows:,} pages", listed.share)
+    warn(malformed_warnings(rows, together(malformed)))
 
 
 # --- its document ---------------------------------------------------------------------------------
@@ -390,7 +458,7 @@ def plan_document(
 
     Raises:
         ConfigError: The model can't be served.
-        DeviceError: A GPU lacks something, without `leave_out`.
+        DeviceError: A GPU lacks something, without `leave_out`; with it, all of them.
     """
     plans: dict[str, GpuPlan] = {}
     for profile in requested.profiles:
@@ -402,6 +470,8 @@ def plan_document(
             leave_out(error)
         else:
             plans[profile.gpu.name] = found
+    if not plans:
+        raise DeviceError("no GPU of the catalogue supports these types; give others")
     several = len(planned.counts) > 1
     said: dict[str, dict[str, None]] = {}
     for profile in requested.profiles:

@@ -235,14 +235,16 @@ def named_devices(
         return [known[catalogue.catalogue_name(name, known)] for name in names]
     if names:
         raise WorkloadError(
-            f"--memory-gb {memory_gb} is of a card without a name; leave it or {names[0]} out"
+            f"memory_gb {memory_gb} is of a card without a name; leave it or {names[0]} out",
+            arguments=["memory_gb"],
         )
     found = _MEMORY.fullmatch(memory_gb.strip().lower())
     number = float(found["number"]) if found else 0.0
     if not 0 < number <= _MOST_GB:
         raise WorkloadError(
-            f"--memory-gb {memory_gb!r} is invalid; {words.meant_point(memory_gb)}give a number"
-            f" above 0, at most {_MOST_GB}, like 12, 11.5 or 12GiB"
+            f"memory_gb {memory_gb!r} is invalid; {words.meant_point(memory_gb)}give a number above"
+            f" 0, at most {_MOST_GB}, like 12, 11.5 or 12GiB",
+            arguments=["memory_gb"],
         )
     unit, factor = ("GiB", 2**30 / 1e9) if found and found["unit"] == "gib" else ("GB", 1.0)
     card = catalogue.Gpu(

@@ -460,12 +460,12 @@ EVERYWHERE: Final[Added] = {"quiet": (bool, False), "help_all": (bool, False)}
 # --- values ---------------------------------------------------------------------------------------
 
 
-def chosen(option: str, value: str, choices: Sequence[str]) -> str:
-    """The choice that equals a value in any case; raises WorkloadError."""
+def chosen(argument: str, value: str, choices: Sequence[str]) -> str:
+    """The choice that equals an argument's value in any case; raises WorkloadError."""
     found = errors.in_any_case(value, choices)
     if found is None:
-        near = errors.did_you_mean(value, choices)
-        raise WorkloadError(f"{option} {value!r} is unknown; {near}use {', '.join(choices)}")
+        right = f"{errors.did_you_mean(value, choices)}use {', '.join(choices)}"
+        raise WorkloadError(f"{argument} {value!r} is unknown; {right}", arguments=[argument])
     return found
 
 

@@ -8,20 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
-from dsocr_analyze.architectures import PageRequest
+from dsocr_analyze.architectures import DEFAULT_PAGE, PageRequest
 from dsocr_analyze.cli import exits, options, page_options, printing, streams, words
 from dsocr_analyze.cli.page_lists import deadline_hours
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.devices import rated_gpus
 from dsocr_analyze.input_files import exists
 from dsocr_analyze.kernels import dtype_named
-from dsocr_analyze.workload import parse_page
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.archive.pages import Pages
     from dsocr_analyze.archive.plan import Goals
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _COUNT: Final = re.compile(r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,6})?) *(?P<unit>[kmb]?)")
 _THOUSANDS: Final = re.compile(r",(?=[0-9]{3}(?![0-9]))")
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
-_MOST_PAGES: Final = 10**15
 _SECONDS: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>s|ms|)")
 _SHARE: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
 
@@ -132,8 +131,6 @@ def plan(
         counted, way, requested, planned, goals, opening,
         None if named else partial(words.leave_out, context),
     )  # fmt: skip
-    if not document.gpus:
-        raise WorkloadError("no GPU of the catalogue supports these types; give others")
     words.warn(context, setting.warnings_of_modes(architecture, [chosen]), arguments=())
     printing.emit(context, document, printing.Said(
         plan_tables.answer(document), [*plan_tables.plan_tables(document)],
@@ -160,10 +157,10 @@ def _batches(
     context: typer.Context, architecture: Architecture, announce: streams.Announce
 ) -> Iterator[tuple[Pages, NDArray[np.float64]]]:
     """The pages of the list, or of the sizes in the options, and how many each stands for."""
-    from dsocr_analyze.archive import pages, shown
+    from dsocr_analyze.archive import plan as plans
     from dsocr_analyze.cli.arrow import spare_pandas
 
-    given, rule = context.params, architecture.forms.model.page_rule
+    given = context.params
     lengths = {name: given[name] for name in ("text_tokens", "max_new_tokens")}
     usual = PageRequest(architecture=architecture, **lengths).workload_of_page
     lengths["text_tokens"] = usual.text_tokens
@@ -172,32 +169,23 @@ def _batches(
             raise WorkloadError(
                 f"give --page or --mix, not both: --page {given['page']} is a page of the mix"
             )
-        sizes, shares = _mix(given["mix"] or f"{given['page'] or 'a4'}:1")
-        for size in sizes:
-            _ = PageRequest(architecture=architecture, page=size).workload  # raises if it is none
-        yield pages.sized_pages(sizes, rule, **lengths), np.array(shares)
-        return
+        mix = _mix(given["mix"]) if given["mix"] else [(given["page"] or DEFAULT_PAGE, 1.0)]
+        return plans.batches_of_mix(architecture, mix, lengths)
     for name in ("mix", "page"):
         if given[name] is not None:
             raise WorkloadError(f"--{name} {given[name]} has no effect beside a list; leave it out")
     spare_pandas()
-    listed = pages.open_pages(given["file"], pdf_dpi=given["pdf_dpi"])
-    words.warn(context, listed.warnings)
-    malformed, rows = [], 0
-    for some in pages.read_pages(listed.batches, rule, **lengths):
-        malformed.append(some.malformed)
-        rows += len(some) + some.malformed.rows
-        yield some, np.ones(len(some))
-        announce(f"{rows:,} pages", listed.share)
-    words.warn(context, shown.malformed_warnings(rows, pages.together(malformed)))
+    return plans.batches_of_list(
+        architecture, given["file"], lengths, pdf_dpi=given["pdf_dpi"],
+        warn=partial(words.warn, context), announce=announce,
+    )  # fmt: skip
 
 
 # --- values ---------------------------------------------------------------------------------------
 
 
-def _mix(text: str) -> tuple[list[tuple[int, int]], list[float]]:
-    """Sizes in pixels, and their shares, like `a4@200:0.8,a3@300:0.2`; raises AnalyzeError."""
-    sizes, shares = [], []
+def _mix(text: str) -> Iterator[tuple[str, float]]:
+    """Sizes and their shares, like `a4@200:0.8,a3@300:0.2`; raises WorkloadError."""
     for item in text.split(","):
         page, _, share = item.rpartition(":")
         if not _SHARE.fullmatch(share.strip()) or not float(share):
@@ -205,9 +193,7 @@ def _mix(text: str) -> tuple[list[tuple[int, int]], list[float]]:
                 f"--mix {item!r} is no page with its share; {words.meant_point(text)}give a list"
                 " like a4@200:0.8,a3@300:0.2"
             )
-        sizes.append(parse_page(page))
-        shares.append(float(share))
-    return sizes, shares
+        yield page, float(share)
 
 
 def _check_pages(file: Path | None, count: str | None) -> None:
@@ -219,13 +205,12 @@ def _check_pages(file: Path | None, count: str | None) -> None:
 
 def _number_of_pages(text: str) -> int:
     found = _COUNT.fullmatch(_THOUSANDS.sub("", text.strip().lower()))
-    number = round(float(found["number"]) * _UNITS[found["unit"]]) if found else 0
-    if not 1 <= number <= _MOST_PAGES:
+    if found is None:
         raise WorkloadError(
             f"--pages {text!r} is invalid; {words.meant_point(text)}give a number from 1 to 10^15"
             " like 2000000, 500k or 2M"
         )
-    return number
+    return round(float(found["number"]) * _UNITS[found["unit"]])
 
 
 def _first_token_seconds(text: str) -> float:

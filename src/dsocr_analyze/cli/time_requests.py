@@ -37,7 +37,7 @@ def time_request(
     """
     asked = {**_DEFAULTS, **given}
     names = [
-        options.chosen("--runtime", name.strip(), runtimes.RUNTIMES)
+        options.chosen("runtime", name.strip(), runtimes.RUNTIMES)
         for name in asked["runtime"].split(",")
     ]
     known = kept_files.gpu_profiles(asked["profile"])
@@ -52,7 +52,8 @@ def time_request(
         )
     if precision != runtimes.NATIVE and "serving" not in names:
         raise WorkloadError(
-            "--weights-dtype and --kv-dtype are for --runtime serving; leave them out"
+            "weights_dtype and kv_dtype are for runtime='serving'; leave them out",
+            arguments=["weights_dtype", "kv_dtype", "runtime"],
         )
     corrections = kept_files.select_corrections(
         asked["corrections"], asked["server_version"], profiles, asked["server"]
@@ -123,7 +124,7 @@ def serving_from(asked: Mapping[str, Any]) -> Serving:
 
 
 def _concurrencies(text: str) -> list[Concurrency]:
-    """The distinct values of `--concurrency`: numbers and ranges, `knee` and `max`."""
+    """The distinct values of `concurrency`: numbers and ranges, `knee` and `max`."""
     items = [each.strip() for each in text.split(",")]
     named: list[Concurrency] = [each for each in ("knee", "max") if each in map(str.lower, items)]
     numbers = ",".join([each for each in items if each.lower() not in named])
@@ -131,7 +132,10 @@ def _concurrencies(text: str) -> list[Concurrency]:
     if numbers or not named:
         points = parse_numbers("concurrency", numbers, 1, MOST_CONCURRENCY).tolist()
     if len(points) > _MOST_POINTS:
-        raise WorkloadError(f"--concurrency {text} is too many values; give at most {_MOST_POINTS}")
+        raise WorkloadError(
+            f"concurrency {text} is too many values; give at most {_MOST_POINTS}",
+            arguments=["concurrency"],
+        )
     return [*dict.fromkeys(points), *named]
 
 
@@ -207,7 +211,8 @@ def lengths_by_limit(given: Mapping[str, Any]) -> Callable[[int], OutputLengths]
         return lambda limit: OutputLengths.mean_and_limit(mean, limit, share)
     if share:
         raise WorkloadError(
-            f"--share-at-limit {share:g} needs --mean-new-tokens for the other pages"
+            f"share_at_limit {share:g} needs mean_new_tokens for the other pages",
+            arguments=["share_at_limit", "mean_new_tokens"],
         )
     return OutputLengths.fixed
 

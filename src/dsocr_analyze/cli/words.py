@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 _ARGUMENTS: Final = (
     "base_size batch_size concurrency corrections crop_mode device dtype gpu image image_size "
-    "kind kv_dtype max_new_tokens memory_gb maximum_compression mean_new_tokens minimum_dpi mode "
-    "new_tokens_from page page_dpi page_text_tokens pdf_dpi preprocess_ms price prompt "
+    "kind kv_dtype max_new_tokens maximum_compression mean_new_tokens memory_gb minimum_dpi mix "
+    "mode new_tokens_from page page_dpi page_text_tokens pages pdf_dpi preprocess_ms price prompt "
     "prompt_pages random_weights repeats reserved runtime seq_len server server_version "
-    "sliding_window stages steps text_tokens trust_remote_code warmups weights_dtype workers"
+    "share_at_limit sliding_window stages steps text_tokens trust_remote_code warmups "
+    "weights_dtype workers"
 ).split()
 LIMITS: Final = {
     "gpu_memory_utilization": ("--gpu-memory-utilization", "--mem-fraction-static"),
@@ -33,7 +34,9 @@ LIMITS: Final = {
 OPTIONS: Final = {
     **{name: f"--{name.replace('_', '-')}" for name in (*_ARGUMENTS, *LIMITS)},
     "architecture": "--arch",
+    "deadline_hours": "--deadline",
     "device='cpu'": "--device cpu",
+    "first_token_seconds": "--first-token",
     "flash_attention": "--use-flash-attn",
     "model_class": "--class",
     "the analytic engine": "--engine analytic",
