@@ -25,6 +25,17 @@ def _no_line_of_progress(request, monkeypatch):
         monkeypatch.setattr("dsocr_analyze.cli.streams._FIRST_LINE_SECONDS", 3600.0)
 
 
+@pytest.fixture(scope="module")
+def task_folder(tmp_path_factory):
+    """What the first paragraph of docs/tasks.md names."""
+    pytest.importorskip("pypdf")
+    from task_files import write_task_files
+
+    folder = tmp_path_factory.mktemp("tasks")
+    write_task_files(folder)
+    return folder
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--part", metavar="K/N", type=part, help="run the K-th of N parts of the selected tests"

@@ -37,16 +37,6 @@ def without_trace(arguments, folder):
     )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    pytest.importorskip("pypdf")
-    from task_files import write_task_files
-
-    folder = tmp_path_factory.mktemp("tasks")
-    write_task_files(folder)
-    return folder
-
-
 def answers(task):
     """The arguments that give the same where the trace is installed; none for what runs."""
     words = shlex.split(task)
@@ -70,20 +60,22 @@ def outputs(folder, text):
     named("", "time h100 --price 2.50", "check --against report.json"),
     ids=lambda task: task or "alone",
 )  # fmt: skip
-def test_every_task_has_the_same_answer_or_says_what_it_needs(folder, capsys, monkeypatch, task):
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+def test_every_task_has_the_same_answer_or_says_what_it_needs(
+    task_folder, capsys, monkeypatch, task
+):
+    monkeypatch.chdir(task_folder)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(task_folder / "config"))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     assert run(capsys, "--engine", "analytic", "--json", "report.json", "-q")[0] == 0
-    done, arguments = without_trace(shlex.split(task), folder), answers(task)
-    found = outputs(folder, done.stdout)
+    done, arguments = without_trace(shlex.split(task), task_folder), answers(task)
+    found = outputs(task_folder, done.stdout)
     if arguments is None:
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == f"dsocr-analyze: {NEEDS}\n"
         return
     code, out, err = run(capsys, *arguments)
-    assert (done.returncode, found) == (code, outputs(folder, out))
+    assert (done.returncode, found) == (code, outputs(task_folder, out))
     note = f"dsocr-analyze: note: closed forms are evaluated instead of a trace: {NEEDS}\n"
     assert done.stderr == err + note * (arguments != shlex.split(task))
 

@@ -14,20 +14,9 @@ from dsocr_analyze.cli.docs import TASKS, task_table
 DOCUMENTED = Path(__file__).parent.parent / "docs" / "tasks.md"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """What the first paragraph of the documentation names."""
-    pytest.importorskip("pypdf")
-    from task_files import write_task_files
-
-    folder = tmp_path_factory.mktemp("tasks")
-    write_task_files(folder)
-    return folder
-
-
 @pytest.fixture
-def there(folder, monkeypatch, tmp_path):
-    monkeypatch.chdir(folder)
+def there(task_folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(task_folder)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
 
