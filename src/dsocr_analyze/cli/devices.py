@@ -160,9 +160,8 @@ def fit(
     named = named_devices(known, options.gpu_names(gpu, named_gpus), given["memory_gb"])
     for each in named:
         catalogue.check_features(each.gpu, element, flash_attention=flash_attention and not jobs)
-    directory = page_options.model_directory_from(
-        model, arch, config, sliding_window=sliding_window, stages=stages, hf_config=hf_config
-    )
+    directory = page_options.model_directory_from(model, arch, config, stages=stages,
+                    hf_config=hf_config, sliding_window=sliding_window)  # fmt: skip
     asked = page_options.page_request(context.params, directory)
     architecture, dimensions, workload, _ = Engine(directory).priced(asked, jobs)
     words.print_config_findings(context, directory, by_closed_forms=stages is None)
@@ -192,8 +191,7 @@ def fit(
     printing.emit(context, document, printing.Said(
         "\n".join([*answers, f"Ran: {model_text(source)} by {by}",
                    opening_line([document.workload], [element.name], [attention])]),
-        list(documents.fit_tables(document, titles)),
-        [printing.assumptions(context, assumed)],
+        [*documents.fit_tables(document, titles)], [printing.assumptions(context, assumed)],
     ))  # fmt: skip
     if named and not all(each.fits for each in (document.served.values() or fits)):
         raise typer.Exit(exits.NO)
