@@ -14,7 +14,7 @@ from sampling import first, sampled
 from dsocr_analyze import analyze, errors, kernels
 from dsocr_analyze.architectures import ARCHITECTURES, PageRequest
 from dsocr_analyze.archive.advice import AdviceRequest, advise
-from dsocr_analyze.archive.advice_document import Requirements, published_accuracy
+from dsocr_analyze.archive.advice_document import Requirements, published_figures
 from dsocr_analyze.hardware.fit import memory_need
 from dsocr_analyze.model.directory import ModelDirectory
 
@@ -227,7 +227,7 @@ QUOTED = [
 
 
 def test_precision_is_quoted_where_it_was_measured_and_nowhere_else():
-    precision = published_accuracy("deepseek-ocr").precision
+    precision = published_figures()["deepseek-ocr"].precision
     for mode, tokens, percent in QUOTED:
         row = precision.at(mode, tokens)
         assert (row and row.precision_percent) == percent, (mode, tokens)
@@ -250,7 +250,7 @@ def test_an_unknown_kind_and_a_dpi_without_the_pages_are_refused(name, given, me
 
 
 def test_the_pages_of_the_table_are_those_that_the_paper_names():
-    published, lows = published_accuracy("deepseek-ocr").precision.rows, range(600, 1300, 100)
+    published, lows = published_figures()["deepseek-ocr"].precision.rows, range(600, 1300, 100)
     for mode, tokens in (("tiny", 64), ("small", 100)):
         rows = [row for row in published if row.mode == mode]
         assert sum(row.pages for row in rows) == 100
@@ -264,15 +264,15 @@ def test_the_pages_of_the_table_are_those_that_the_paper_names():
 
 
 def test_every_mode_of_the_model_has_edit_distances():
-    distances = published_accuracy("deepseek-ocr").edit_distance.modes
+    distances = published_figures()["deepseek-ocr"].edit_distance.modes
     assert {name: len(each.kinds) for name, each in distances.items()} == dict.fromkeys(NAMES, 10)
     base, finest = distances["base"], distances["gundam-m"].kinds["newspaper"]
     assert (base.english["overall"], base.chinese["overall"], finest) == (0.137, 0.24, 0.099)
 
 
 def test_every_table_has_its_source_and_limits():
-    published = [found for name in FAMILY if (found := published_accuracy(name))]
-    for each in published:
+    published = published_figures()
+    for each in published.values():
         assert each.source.startswith("arXiv:")
         assert all((each.precision.limits, each.edit_distance.limits))
     assert len(published) == 1

@@ -8,12 +8,12 @@ from command_line import run
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from sampling import every, sampled
 
-from dsocr_analyze.archive.advice_document import AdviceDocument, published_accuracy
+from dsocr_analyze.archive.advice_document import AdviceDocument, published_figures
 from dsocr_analyze.archive.recommendation import MARGIN, choice_of_kind
 
 MODES = {name: each.kinds for name, each in
-         published_accuracy("deepseek-ocr").edit_distance.modes.items()}  # fmt: skip
-KINDS = published_accuracy("deepseek-ocr").edit_distance.kinds
+         published_figures()["deepseek-ocr"].edit_distance.modes.items()}  # fmt: skip
+KINDS = published_figures()["deepseek-ocr"].edit_distance.kinds
 
 BY_HAND = [
     # Edit distances, cheapest first; the modes within 0.03 of the best.

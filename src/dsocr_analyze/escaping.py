@@ -46,11 +46,7 @@ def as_json(document: str) -> str:
     """A JSON document with escapes for what acts in strings; it means the same."""
     if document.isascii() and "\x7f" not in document and "##[" not in document:
         return document
-    return _IN_LINES.sub(_json_escape, document)
-
-
-def _json_escape(found: re.Match[str]) -> str:
-    return _json_escaped(found[0])
+    return _IN_LINES.sub(lambda found: _json_escaped(found[0]), document)
 
 
 def _json_escaped(text: str) -> str:

@@ -22,7 +22,7 @@ from dsocr_analyze.archive.advice_document import (
     TextCost,
     fineness,
     kinds_of_document,
-    published_accuracy,
+    published_figures,
     published_text_tokens,
 )
 from dsocr_analyze.archive.recommendation import recommend
@@ -103,7 +103,7 @@ def advise(
     """
     architecture = directory.architecture
     _check(page)
-    published = published_accuracy(architecture.name)
+    published = published_figures().get(architecture.name)
     kind = None if page.kind is None else _kind(page.kind)
     of_kind = None if kind is None or page.holds else published_text_tokens(kind)
     if of_kind is not None:

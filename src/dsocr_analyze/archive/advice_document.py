@@ -120,28 +120,24 @@ class PublishedAccuracy(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 @cache
-def _all_published() -> Mapping[str, PublishedAccuracy]:
+def published_figures() -> Mapping[str, PublishedAccuracy]:
+    """Published accuracy by architecture, where a source is known."""
     text = resources.files(__package__).joinpath("published.toml").read_text(encoding="utf-8")
     return toml.decode(text, type=dict[str, PublishedAccuracy])
-
-
-def published_accuracy(architecture: str) -> PublishedAccuracy | None:
-    """Published accuracy of an architecture, if a source is known."""
-    return _all_published().get(architecture)
 
 
 def kinds_of_document() -> tuple[str, ...]:
     """Every kind of document with figures for some architecture."""
     return tuple(
         dict.fromkeys(
-            kind for each in _all_published().values() for kind in each.edit_distance.kinds
+            kind for each in published_figures().values() for kind in each.edit_distance.kinds
         )
     )
 
 
 def published_text_tokens(kind: str) -> tuple[int, int] | None:
     """Fewest and most text tokens of a page of some kind, if that is published."""
-    ranges = (each.edit_distance.text_tokens.get(kind) for each in _all_published().values())
+    ranges = (each.edit_distance.text_tokens.get(kind) for each in published_figures().values())
     return next(filter(None, ranges), None)
 
 

@@ -419,7 +419,11 @@ def written(size: Size, relations: Relations = ()) -> str:
         """A size's name; one that is derived from others says how."""
         return symbol.template.format(*(written(each, relations) for each in symbol.sizes))
 
-    return text_of(_rewritten(Polynomial.of(size), relations).terms, _rank, name)
+    return text_of(
+        _rewritten(Polynomial.of(size), relations).terms,
+        lambda symbol: (_ORDER.get(symbol, len(_ORDER)), symbol),
+        name,
+    )
 
 
 def _rewritten(size: Polynomial, relations: Relations) -> Polynomial:
@@ -433,10 +437,6 @@ def _rewritten(size: Polynomial, relations: Relations) -> Polynomial:
             found.append(term * Polynomial({left: 1}))
         size = Polynomial.sum(found)
     return size
-
-
-def _rank(name: str) -> tuple[int, str]:
-    return _ORDER.get(name, len(_ORDER)), name
 
 
 def conditions(asked: Iterable[Decision], relations: Relations = ()) -> list[str]:
