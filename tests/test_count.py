@@ -167,6 +167,12 @@ ASKED = {
     "what is computed of it": lambda x: torch.arange(3, device=x.device).add_(1).tolist(),
     "a constant in whose place numbers were": lambda x: float(x.new_ones(3).mul_(2)[0]),
     "whether a computed number is 0": lambda x: bool((x * 2 == 0).any()),
+    "whether 0 is among them": lambda x: 0.0 in x * 2,
+    "how many rows a mask takes": lambda x: x[torch.eye(2, device=x.device)[0] > 0].shape[0],
+    "how many rows there are up to one": lambda x: len(x[: torch.arange(1, 2, device=x.device)[0]]),
+    "how often rows are repeated": lambda x: x.repeat_interleave(
+        torch.arange(3, 4, device=x.device), 0
+    ).shape[0],
 }
 
 

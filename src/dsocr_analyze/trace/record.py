@@ -200,19 +200,21 @@ ATTRIBUTES: Final[frozenset[Function]] = frozenset(
 
 _ELSEWHERE: Final = frozenset({torch.Tensor.cpu, torch.Tensor.cuda, *_device_constructors()})
 """Functions whose results may belong on another device, unless one is named."""
-_STATISTICS: Final = (torch.native_layer_norm, torch.native_batch_norm, torch.native_group_norm)
-"""Functions whose other results look differently on CUDA."""
+_ANSWERED: Final = (
+    torch.native_layer_norm, torch.native_batch_norm, torch.native_group_norm,
+    torch.Tensor.__contains__,
+)  # fmt: skip
+"""Functions whose other results look differently on CUDA, or that ask for values on `meta`."""
 
 
 @functools.cache
 def is_repeatable(func: Function) -> bool:
     """Whether a function is torch's own, and does the same for equal arguments in one place."""
+    if func in _ANSWERED or isinstance(func, OpOverload | OpOverloadPacket):
+        return False  # operators may be of other code
     if isinstance(func, types.FunctionType):
         return func.__module__.startswith("torch.")
-    if isinstance(func, types.MethodWrapperType) and func.__name__ != "__get__":
-        return False
-    # Operators may be of other code.
-    return not isinstance(func, OpOverload | OpOverloadPacket) and func not in _STATISTICS
+    return not isinstance(func, types.MethodWrapperType) or func.__name__ == "__get__"
 
 
 def stays_on(device: torch.device, func: Function, args: Arguments, kwargs: Keywords) -> bool:
