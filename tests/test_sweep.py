@@ -31,7 +31,7 @@ from dsocr_analyze.archive.evaluate import BATCH_RESULTS, COST
 from dsocr_analyze.archive.setting import published_model, settings_of
 from dsocr_analyze.archive.shown import QUANTITIES, describe
 from dsocr_analyze.archive.table_files import METADATA_KEY
-from dsocr_analyze.cli import page_lists
+from dsocr_analyze.cli import time_requests
 from dsocr_analyze.kernels import BFLOAT16, dtype_named
 from dsocr_analyze.pictures.picture import Picture
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
@@ -519,7 +519,7 @@ def test_a_deadline_is_in_minutes_hours_or_days(text, hours):
         errors.WorkloadError, match=r"--deadline .* like 90m, 12h, 3d, or hours"
     )
     with nullcontext() if hours else refused:
-        assert page_lists.deadline_hours(text) == pytest.approx(hours)
+        assert time_requests.deadline_hours(text) == pytest.approx(hours)
 
 
 def test_there_is_one_entry_for_each_gpu_and_setting_and_without_a_gpu_none(capsys):

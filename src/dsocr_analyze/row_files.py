@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pyarrow.types as types
 from numpy.typing import NDArray
 
 from dsocr_analyze.errors import WorkloadError, near_to
 from dsocr_analyze.input_files import opened
+
+# What reads a file imports pyarrow's kernels: a plan without one takes half as long.
 
 # --- whole numbers from a column -----------------------------------------------------------------
 
@@ -45,6 +45,8 @@ def whole_numbers(name: str, column: Any, most: int) -> tuple[NDArray[np.int64],
     Raises:
         WorkloadError: The column has a non-numeric type.
     """
+    from pyarrow import compute as pc
+
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if isinstance(column, pa.ExtensionArray):
@@ -238,6 +240,8 @@ def _open_csv(path: Path, kind: RowKind) -> RowSource:
 
 def _line_blocks(file: Any, path: Path, kind: RowKind) -> Iterator[Any]:
     """Non-blank lines as Arrow arrays of bytes, `[n]`, none empty."""
+    from pyarrow import compute as pc
+
     blank = 0
     try:
         for text in _whole_lines(file, path, kind):
@@ -275,6 +279,8 @@ def _values(line: bytes) -> list[str]:
 
 
 def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> RawRows:
+    from pyarrow import compute as pc
+
     rejected: dict[int, str] = {}
     is_quoted = pc.match_substring(lines, '"')
     if pc.any(is_quoted).as_py():
@@ -293,6 +299,8 @@ def _batch(lines: Any, first: int, expected: int, positions: dict[str, int]) -> 
 
 def _without_quotes(lines: Any, is_quoted: Any, first: int, rejected: dict[int, str]) -> Any:
     """Lines `[n]`; null, and `rejected`, where quotes are misplaced."""
+    from pyarrow import compute as pc
+
     indices = np.flatnonzero(is_quoted.to_numpy(zero_copy_only=False)).tolist()
     plain: list[bytes | None] = []
     for index, line in zip(indices, lines.filter(is_quoted).to_pylist(), strict=True):
@@ -315,6 +323,8 @@ _DAMAGE: Final = (OSError, UnicodeDecodeError, pa.ArrowException)
 
 
 def _open_parquet(path: Path, kind: RowKind) -> RowSource:
+    from pyarrow import parquet as pq
+
     try:
         file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
         names = list(file.schema_arrow.names)

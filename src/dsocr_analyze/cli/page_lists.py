@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 _LIST_CONCURRENCY: Final = 16
 _LISTED: Final = 4
 """Most answers before the tables, which have all of them."""
-_HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
-_DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>[mhd]?)")
 
 
 def _timer(
@@ -44,21 +41,9 @@ def _timer(
         )
     return ArchiveTimer(
         requested, model, settings, concurrency=concurrency,
-        deadline_hours=None if deadline is None else deadline_hours(deadline),
+        deadline_hours=None if deadline is None else time_requests.deadline_hours(deadline),
         has_lengths=time_requests.lengths_are_given(given),
     )  # fmt: skip
-
-
-def deadline_hours(text: str) -> float:
-    """Hours of a deadline like 90m, 12h, 3d, or a number of hours; raises WorkloadError."""
-    found = _DEADLINE.fullmatch(text.strip().lower())
-    hours = float(found["number"]) * _HOURS[found["unit"]] if found else 0.0
-    if not hours:
-        raise WorkloadError(
-            f"--deadline {text!r} is invalid; {words.meant_point(text)}give a time above 0 like"
-            " 90m, 12h, 3d, or hours"
-        )
-    return hours
 
 
 def count_list(context: typer.Context, requested: TimeRequested | None) -> None:

@@ -12,7 +12,6 @@ import typer
 
 from dsocr_analyze.architectures import DEFAULT_PAGE, PageRequest
 from dsocr_analyze.cli import exits, options, page_options, printing, streams, words
-from dsocr_analyze.cli.page_lists import deadline_hours
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.devices import rated_gpus
 from dsocr_analyze.input_files import exists
@@ -147,7 +146,7 @@ def _goals(given: Mapping[str, Any]) -> Goals:
     pages, deadline, first_token = (given[each] for each in ("pages", "deadline", "first_token"))
     return Goals(
         pages=None if pages is None else _number_of_pages(pages),
-        deadline_hours=None if deadline is None else deadline_hours(deadline),
+        deadline_hours=None if deadline is None else time_requests.deadline_hours(deadline),
         first_token_seconds=None if first_token is None else _first_token_seconds(first_token),
         lengths_without_repetition=time_requests.lengths_without_repetition(given),
     )

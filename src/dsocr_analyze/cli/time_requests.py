@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _MOST_POINTS: Final = 1_000
 _MOST_CHUNK: Final = 1 << 20
+_HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
+_DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>[mhd]?)")
 _DEFAULTS: Final = {name: default for name, (_, default) in options.SECONDS_OF_A_PAGE.items()}
 
 
@@ -230,3 +233,15 @@ def lengths_without_repetition(
 def lengths_are_given(given: Mapping[str, Any]) -> bool:
     """Whether options give more than the longest output."""
     return not (given["new_tokens_from"] is None and given["mean_new_tokens"] is None)
+
+
+def deadline_hours(text: str) -> float:
+    """Hours of a deadline like 90m, 12h, 3d, or a number of hours; raises WorkloadError."""
+    found = _DEADLINE.fullmatch(text.strip().lower())
+    hours = float(found["number"]) * _HOURS[found["unit"]] if found else 0.0
+    if not hours:
+        raise WorkloadError(
+            f"--deadline {text!r} is invalid; {words.meant_point(text)}give a time above 0 like"
+            " 90m, 12h, 3d, or hours"
+        )
+    return hours

@@ -276,7 +276,7 @@ class _ServedTimes(PageTimes):
             times = LoopTimes(
                 0.0 if assumed.is_offline else pages.prepare[rows], assumed.workers, prefill[rows],
                 chunks[rows], self.steps[rows], sequences,
-                *self._served.steps_of(keys.tobytes(), sequences.tobytes()), table,
+                *self._served.steps(keys, sequences), table,
             )  # fmt: skip
             for column, values in zip(point, closed_loop(clients[rows], times), strict=True):
                 column[rows] = values

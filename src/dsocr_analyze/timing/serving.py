@@ -14,7 +14,7 @@ bisects on their number.
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
@@ -74,8 +74,7 @@ class ServedModel:
         self.device = model.device.under(self.server.engine)
         self.cache_bits = STORED_BITS.get(self.precision.cache or "", 8 * model.dtype.nbytes)
         self._vision_of, self._fixed_of = cache(self._vision), cache(self.fixed_bytes)
-        # Of the same pages with other numbers of them in flight.
-        self.steps_of = lru_cache(maxsize=8)(self._steps)
+        self._steps: tuple[bytes, Floats, Floats] = b"", np.empty((0, 0)), np.empty((0, 0))
         elements = self._forms.cache_elements(model.dimensions)
         self.token_bytes = elements * self.cache_bits // 8
         self._prompts: dict[tuple[PageWorkload, bytes], tuple[Mapping[str, Duration], Size]] = {}
@@ -167,19 +166,23 @@ class ServedModel:
         serial = (server.step_us + server.sequence_us * B) * _US
         return duration.plus(Duration(host=np.maximum(hidden - duration.seconds, 0.0) + serial))
 
-    def _steps(self, keys: bytes, sequences: bytes) -> tuple[Floats, Floats]:
-        """Seconds of steps of so many sequences and of their attention, `[keys, sequences]`.
+    def steps(self, keys: Integers, sequences: Integers) -> tuple[Floats, Floats]:
+        """Seconds of steps of some `running_counts` and of their attention, `[keys, sequences]`.
 
-        Both are arrays of integers, as bytes.
+        They are kept for fewer sequences over the same keys.
         """
-        K, B = np.frombuffer(keys, np.int64)[:, None], np.frombuffer(sequences, np.int64)[None]
-        duration = self.step(np.maximum(1, B), K)
-        attention = sum(
-            seconds
-            for kind, seconds in duration.kinds.items()
-            if kind.kind.startswith("generation_attention")
-        )
-        return np.asarray(duration.seconds), np.asarray(attention * (B > 0), np.float64)
+        kept, seconds, attention = self._steps
+        if kept != keys.tobytes() or seconds.shape[1] < len(sequences):
+            duration = self.step(np.maximum(1, sequences)[None, :], keys[:, None])
+            of_attention = sum(
+                each
+                for kind, each in duration.kinds.items()
+                if kind.kind.startswith("generation_attention")
+            )
+            seconds = np.asarray(duration.seconds)
+            attention = np.asarray(of_attention * (sequences > 0), np.float64)
+            self._steps = keys.tobytes(), seconds, attention
+        return seconds[:, : len(sequences)], attention[:, : len(sequences)]
 
     def keys(self, T: Size, generated: Size) -> Size:
         """Keys after T prompt tokens and `generated` more.
