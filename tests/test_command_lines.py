@@ -59,7 +59,7 @@ REFUSED = [
      " dsocr-analyze --help"),
     ("archive pages.csv --gpu l4 --runtime eager,serving", 2,
      "--runtime has several values, 'eager' and 'serving'; give one, or several to dsocr-analyze"
-     " compare, dsocr-analyze advise, dsocr-analyze time"),
+     " compare, advise, time"),
     ("time l4 --format csv,json", 2, "--format has several values, 'csv' and 'json'; give one"),
     ("plan --pages 1k --kind newspaper", 2,
      "dsocr-analyze plan has no option --kind, which is an option of advise; see dsocr-analyze plan"
@@ -392,7 +392,7 @@ REFUSED = [
     ("sweep --gpu h100-sxm,", 2, "--gpu 'h100-sxm,' has an empty item; give names between commas"),
     ("sweep --gpu l40s --runtime eager,serving", 2,
      "--runtime has several values, 'eager' and 'serving'; give one, or several to dsocr-analyze"
-     " compare, dsocr-analyze advise, dsocr-analyze time"),
+     " compare, advise, time"),
     ("sweep --gpu l40s --server vlm", 2,
      "--server 'vlm' is unknown; did you mean vllm? use vllm, vllm-v1, vllm-v0, sglang"),
     ("sweep --gpu l40s --workers 0", 2, "--workers 0 is too small; give 1 or more"),

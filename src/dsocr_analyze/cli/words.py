@@ -161,8 +161,9 @@ _NUMBER: Final = re.compile(r"(?P<digits>[0-9]+(?:\.[0-9]+)?)(?P<unit>[km%]?)")
 def refusal(error: typer.TyperException) -> str:
     """One line about a parser error; its attributes show its type, which Typer does not export."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
-    if parameter is None and hasattr(error, "option_name"):
-        parameter = _option_named(error.option_name, context)
+    if parameter is None and context is not None and hasattr(error, "option_name"):
+        known = context.command.params
+        parameter = next((each for each in known if error.option_name in each.opts), None)
     path = "dsocr-analyze" if context is None else context.command_path
     if hasattr(error, "possibilities"):
         what = _unknown_option(error, context)
@@ -188,24 +189,21 @@ def repeated(option: Any, values: Sequence[str], context: Any) -> str:
     *others, last = map(repr, values)
     root = context.find_root()
     several = (
-        [f"{root.command_path} {_COMPARED[name]}"]
+        [_COMPARED[name]]
         if name in _COMPARED
         else [
             command
-            for command, each in _commands(root).items()
+            for command, each in root.command.commands.items()
             if any(name in other.opts and _takes_several(other) for other in each.params)
         ]
     )
     right = (
         f"give one list: {name} {','.join(values)}"
         if _takes_several(option)
-        else f"give one{', or several to ' if several else ''}{', '.join(several)}"
+        else "give one"
+        + (f", or several to {root.command_path} {', '.join(several)}" if several else "")
     )
     return f"{name} has several values, {', '.join(others)} and {last}; {right}"
-
-
-def _commands(root: Any) -> dict[str, Any]:
-    return {f"{root.command_path} {name}": each for name, each in root.command.commands.items()}
 
 
 def _takes_several(parameter: Any) -> bool:
@@ -230,11 +228,6 @@ def _options_of(command: Any) -> list[str]:
         if parameter.param_type_name == "option"
         for spelling in (*parameter.opts, *parameter.secondary_opts)
     ]
-
-
-def _option_named(name: str, context: Any) -> Any:
-    """The parameter of a command with an option of that name, if any."""
-    return next((each for each in context.command.params if name in each.opts), None)
 
 
 def _misused_option(error: Any, parameter: Any) -> str:
