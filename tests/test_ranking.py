@@ -111,8 +111,9 @@ def test_models_that_cannot_be_counted_are_named_in_a_table(capsys, monkeypatch)
 
 
 def test_what_holds_of_no_model_is_refused(capsys):
+    needs = "to sort by; what is predicted needs --gpu, and a cost --price; give prompt,"
     for asked, said in (
-        ("--all --page 0x5", "0"), ("--all --sort cost", "cost is of no model here; give prompt,"),
+        ("--all --page 0x5", "0"), ("--all --sort cost", f"no model has 'cost' {needs}"),
         ("tiny --sort cost", "--all"),
     ):  # fmt: skip
         code, out, err = run(capsys, "compare", *asked.split())

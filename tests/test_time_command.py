@@ -69,6 +69,7 @@ def test_of_several_pages_in_a_prompt_it_is_said_which_is_meant(capsys):
     ):  # fmt: skip
         assert words in said, words
     assert re.search(r"at most [0-9,]+ prompts at once", said)
+    assert "(1 prompt at once)" in run(capsys, "time", "l4", *same.split(), "--concurrency", 1)[1]
     for server in ("", "--server vllm"):
         _, out, _ = run(capsys, "fit", "h100", *same.split(), *server.split())
         assert "10 pages in a prompt, 2,735 prompt tokens" in " ".join(out.split())

@@ -56,7 +56,11 @@ def sorting_row(found: ComparisonDocument, order: str) -> ComparedQuantity:
         if key == row.key or (key.startswith("_") and key in row.key)
     }
     if order not in known:
-        raise WorkloadError(f"a ranking by {order} is of no model here; give {', '.join(known)}")
+        raise WorkloadError(
+            f"no model has {order!r} to sort by; what is predicted needs gpu, and a cost price;"
+            f" give {', '.join(known)}",
+            arguments=["gpu", "price"],
+        )
     return known[order]
 
 

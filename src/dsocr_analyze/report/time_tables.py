@@ -60,7 +60,8 @@ def _answer(entry: TimeEntry, workload: Workload) -> Wordings:
     page = short = f"a {workload.unit}"
     is_several = (workload.prompt_pages or 1) > 1
     if is_several:
-        page, many = f"a prompt of {workload.prompt_pages:,} pages", f"{many} prompts"
+        page = f"a prompt of {workload.prompt_pages:,} pages"
+        many = counted(load.concurrency, "prompt")
     if mean != workload.max_new_tokens:  # which the counts above are for
         page = f"{page} {'and' if is_several else 'of'} {mean:,.0f} new tokens"
         short = f"for {mean:,.0f} tokens"
