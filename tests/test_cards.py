@@ -297,6 +297,15 @@ def test_lines_state_the_limits_in_the_engines_words(capsys):
     assert "vllm has gpu_memory_utilization 0.9, max_num_seqs 3," in " ".join(out.split())
 
 
+def test_of_all_gpus_under_a_server_the_first_line_has_those_without_the_type(capsys):
+    out = run(capsys, "fit", "--server", "vllm", "--use-flash-attn", "1", "--format", "json")[1]
+    found = json.loads(out)
+    assert found["served"].keys() < {each["gpu"] for each in found["gpus"]}
+    out = run(capsys, "fit", "--server", "vllm", "--use-flash-attn", "1", "--format", "markdown")[1]
+    said = f"under vllm: on {len(found['served'])} of {len(found['gpus'])} GPUs; no bfloat16"
+    assert said in out.splitlines()[0]
+
+
 def test_where_nothing_fits_the_first_line_says_so(capsys):
     for share in (("--reserved", "0.99"), ("--gpu-memory-utilization", "0.01")):
         out = run(capsys, "time", "h100", *share)[1]

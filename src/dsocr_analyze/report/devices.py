@@ -335,12 +335,7 @@ def fit_answers(document: FitDocument, titles: Sequence[str], *, is_named: bool)
         return _served_answers(document, titles, what, is_named=is_named)
     need = bytes_text(document.gpus[0].needed_bytes)
     if not is_named:
-        reasons = {each.gpu: _reason(each) for each in document.gpus}
-        on = f"{len(reasons) - sum(map(bool, reasons.values()))} of {len(reasons)} GPUs"
-        for reason in sorted(filter(None, {*reasons.values()}), reverse=True):
-            names = [gpu for gpu, each in reasons.items() if each == reason]
-            on += f"; {reason}: {', '.join(names) if len(names) <= _MOST_NAMED else len(names)}"
-        return [f"{what} ({need}) {'fits' if what.startswith('1 ') else 'fit'} on {on}"]
+        return [f"{what} ({need}) {'fits' if what.startswith('1 ') else 'fit'} {_where(document)}"]
     return [
         f"{'Yes' if each.fits else 'No'}: {what} {'needs' if what.startswith('1 ') else 'need'}"
         f" {need}, and {title} has {bytes_text(each.usable_bytes)} free; at most {_most(each)} at"
@@ -349,19 +344,26 @@ def fit_answers(document: FitDocument, titles: Sequence[str], *, is_named: bool)
     ]
 
 
-def _reason(gpu: GpuFit) -> str:
-    """Why a batch does not fit; empty if it does."""
-    lacks = " and ".join(f"no {lack}" for lack in gpu.lacks)
-    return lacks or ("" if gpu.fits else "too little memory")
+def _where(document: FitDocument) -> str:
+    """On how many GPUs the batch fits, and why it does not on the others."""
+    reasons = {}
+    for each in document.gpus:
+        served = document.served.get(each.gpu)  # by kernels of its own
+        lacks = "" if served else " and ".join(f"no {lack}" for lack in each.lacks)
+        reasons[each.gpu] = lacks or ("" if (served or each).fits else "too little memory")
+    said = f"on {[*reasons.values()].count('')} of {len(reasons)} GPUs"
+    for reason in sorted(filter(None, {*reasons.values()}), reverse=True):
+        names = [gpu for gpu, each in reasons.items() if each == reason]
+        said += f"; {reason}: {', '.join(names) if len(names) <= _MOST_NAMED else len(names)}"
+    return said
 
 
 def _served_answers(
     document: FitDocument, titles: Sequence[str], what: str, *, is_named: bool
 ) -> list[str]:
     if not is_named:
-        found = [*document.served.values()]
-        fitting = f"{sum(each.fits for each in found)} of {len(document.gpus)} GPUs"
-        return [f"{what} at once under {found[0].server}: on {fitting}"]
+        [server] = {each.server for each in document.served.values()}
+        return [f"{what} at once under {server}: {_where(document)}"]
     return [
         f"{'Yes' if each.fits else 'No'}: {title}, {each.limits}; at most"
         f" {counted(each.largest_concurrency, document.workload.unit)} of"
