@@ -386,6 +386,12 @@ def test_a_mode_that_cuts_no_page_has_no_crop_grid(capsys, pages, modes, title, 
     assert {"{} x {}".format(*each["grid"]): str(each["pages"]) for each in found} == grids
 
 
+def test_a_list_without_pages_costs_nothing(capsys, tmp_path):
+    (tmp_path / "pages.csv").write_text("width,height\n0,9\n")
+    out = run(capsys, "archive", tmp_path / "pages.csv")[1]
+    assert out.startswith("mode gundam: 0 pages cost 0 FLOPs and move 0 B\n")
+
+
 @pytest.mark.parametrize(
     ("suffix", "columns", "named"),
     [

@@ -34,6 +34,7 @@ from dsocr_analyze.report.table import (
     bytes_text,
     counted,
     exact,
+    flops_text,
     hours_text,
     price_text,
     ratio_text,
@@ -142,7 +143,7 @@ def archive_answers(archive: Archive) -> Iterator[str]:
     for totals in () if document.time else document.totals:
         moved = totals.page_bytes_read + totals.page_bytes_written
         yield (
-            f"mode {totals.mode}: {pages} cost{s} {scaled(totals.page_flops)}FLOPs and"
+            f"mode {totals.mode}: {pages} cost{s} {flops_text(totals.page_flops)} and"
             f" move{s} {bytes_text(moved)}"
         )
 

@@ -196,8 +196,9 @@ def measurement_notes(measurement: Measurement) -> list[str]:
         "weights: " + (chosen if measurement.weights == "random" else "the checkpoint's"),
         "autocast: "
         + ("under the autocast of infer(), in bfloat16" if measurement.autocast else "none"),
-        f"{measurement.warmups} warm-ups, {measurement.repeats} repeats,"
-        f" {measurement.steps} decode steps each; all passes with further steps like these",
+        f"{counted(measurement.warmups, 'warm-up')}, {counted(measurement.repeats, 'repeat')},"
+        f" {counted(measurement.steps, 'decode step')} each; all passes with further steps like"
+        " these",
         "memory that a pass freed "
         + ("stayed with the process" if measurement.keeps_memory else "went back to the system"),
         f"a fixed product before each repeat varied by {100 * measurement.reference.spread:.0f} %",
