@@ -82,7 +82,7 @@ def recognized_architecture(config: Config) -> Architecture | None:
     """The architecture of a parsed `config.json`, if it is known."""
     for known in ARCHITECTURES.values():
         if known.recognizes(config):
-            return known.of_config(config) if known.is_of_transformers else known
+            return known.of_config(config)
     return None
 
 
@@ -94,8 +94,10 @@ def architecture_of(config: Config) -> Architecture:
     known = ", ".join(ARCHITECTURES)
     auto_map = config.get("auto_map")
     if isinstance(auto_map, Mapping):
-        which = f"its AutoModel is {auto_map.get('AutoModel')!r}, its model_type"
-        which += f" {config.get('model_type')!r}"
+        which = (
+            f"its AutoModel is {auto_map.get('AutoModel')!r}, its model_type"
+            f" {config.get('model_type')!r}"
+        )
     else:
         which = foreign_model(config) or f"its model_type is {config.get('model_type')!r}"
     raise ConfigError(
@@ -164,12 +166,11 @@ class PageRequest:
     @property
     def given(self) -> dict[str, Any]:
         """What is asked of the page and its prompts."""
-        found = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.default is None and value is not None:
-                found[field.name] = value
-        return found
+        return {
+            field.name: value
+            for field in fields(self)
+            if field.default is None and (value := getattr(self, field.name)) is not None
+        }
 
     @cached_property
     def workload(self) -> AnyWorkload:
