@@ -5,7 +5,7 @@ import torch
 from transformers import DynamicCache
 
 from dsocr_analyze.architectures import DEFAULT
-from dsocr_analyze.architectures.architecture import CacheStep, GrowingCache, lengthened
+from dsocr_analyze.architectures.architecture import CacheStep, GrowingCache
 from dsocr_analyze.model import directory, generation
 
 
@@ -32,7 +32,7 @@ def test_a_longer_cache_ends_in_zeros(kind):
     cache, layers = kind(), [states(4), states(4)]
     for layer_idx, pair in enumerate(layers):
         cache.update(*pair, layer_idx)
-    longer = lengthened(cache, CacheStep(prompt_tokens=5, number=3))
+    longer = DEFAULT.decode_cache(cache, CacheStep(prompt_tokens=5, number=3))
     assert type(longer) is kind
     assert longer.get_seq_length() == 7
     assert cache.get_seq_length() == 4

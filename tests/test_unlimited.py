@@ -18,8 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 from vendor_checkout import VENDOR_UNLIMITED, needs_vendor_unlimited
 
-from dsocr_analyze.architectures import PageRequest
-from dsocr_analyze.architectures.architecture import CacheStep, GrowingCache, lengthened
+from dsocr_analyze.architectures import DEFAULT, PageRequest
+from dsocr_analyze.architectures.architecture import CacheStep, GrowingCache
 from dsocr_analyze.architectures.unlimited_ocr import UNLIMITED_OCR
 from dsocr_analyze.architectures.unlimited_ocr.reference import (
     modeling_deepseekv2,
@@ -269,7 +269,7 @@ def test_a_cache_is_made_as_real_steps_leave_it(vendor):
         made = UNLIMITED_OCR.decode_cache(first, CacheStep(5, number, WINDOW))
         assert state_of(made) == state_of(real)
         assert state_of(made)[2] == [(number - 1) % WINDOW * (number > WINDOW)] * 3
-    plain = lengthened(first, CacheStep(5, 9))
+    plain = DEFAULT.decode_cache(first, CacheStep(5, 9))
     assert (plain.get_seq_length(), hasattr(plain, "_ring_pos")) == (5 + 8, False)
 
 

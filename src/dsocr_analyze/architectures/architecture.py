@@ -141,20 +141,9 @@ KeyValueCache: TypeAlias = "GrowingCache | DynamicCache | tuple[tuple[Tensor, ..
 """A cache, or keys and values by layer, as older models return them."""
 
 
-def lengthened(cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
-    """A cache extended with zeros to the length that a decode step finds."""
-    from transformers import DynamicCache
-
-    longer = GrowingCache() if isinstance(cache, GrowingCache) else DynamicCache()
-    for layer_idx, (key, value, *_) in enumerate(cache):
-        missing = step.cached_tokens - key.shape[-2]
-        longer.update(key, value, layer_idx)
-        longer.update(_zeros(key, missing), _zeros(value, missing), layer_idx)
-    return longer
-
-
-def _zeros(held: Tensor, tokens: int) -> Tensor:
-    return held.new_zeros(*held.shape[:2], tokens, held.shape[3])
+def zeros_like(held: Tensor, dim: int, tokens: int) -> Tensor:
+    """Zeros like a tensor, of some tokens along a dimension."""
+    return held.new_zeros((*held.shape[:dim], tokens, *held.shape[dim + 1 :]))
 
 
 # --- the architecture --------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from dsocr_analyze.architectures.architecture import (
     GrowingCache,
     KeyValueCache,
     Prompt,
+    zeros_like,
 )
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.forking import undone
@@ -369,11 +370,11 @@ def lengthen(cache: Any, tokens: int, before: Mapping[int, int]) -> None:
     own = getattr(cache, "self_attention_cache", cache)
     for layer, keys, values in list(_growing_layers(own)):
         if own.get_seq_length(layer) > before.get(layer, 0):
-            own.update(_zeros(keys, -2, tokens), _zeros(values, -2, tokens), layer)
+            own.update(zeros_like(keys, -2, tokens), zeros_like(values, -2, tokens), layer)
     for layer in getattr(own, "layers", ()):
         indexer = getattr(layer, "indexer_keys", None)
         if indexer is not None:
-            layer.update_indexer(_zeros(indexer, 1, tokens))
+            layer.update_indexer(zeros_like(indexer, 1, tokens))
 
 
 def _growing_layers(cache: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
@@ -388,11 +389,6 @@ def _growing_layers(cache: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tenso
     for number, (keys, values) in enumerate(pairs):
         if isinstance(keys, torch.Tensor) and isinstance(values, torch.Tensor) and keys.dim() == 4:
             yield number, keys, values
-
-
-def _zeros(held: torch.Tensor, dim: int, tokens: int) -> torch.Tensor:
-    """Zeros like a tensor, of some tokens along a dimension."""
-    return held.new_zeros((*held.shape[:dim], tokens, *held.shape[dim + 1 :]))
 
 
 def _bytes_of(value: Any, is_counted: Callable[[torch.Tensor], bool] = torch.is_tensor) -> int:

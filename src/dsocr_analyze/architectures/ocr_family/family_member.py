@@ -20,8 +20,9 @@ from dsocr_analyze.architectures.architecture import (
     Architecture,
     CacheStep,
     ForwardInputs,
+    GrowingCache,
     KeyValueCache,
-    lengthened,
+    zeros_like,
 )
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass, lm_head
@@ -278,8 +279,15 @@ class FamilyMember(OcrModel, Architecture):
         return given | last
 
     def decode_cache(self, cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
-        """The cache that a decode step finds, which holds every token."""
-        return lengthened(cache, step)
+        """The cache that a decode step finds, which holds every token; skipped ones are zeros."""
+        from transformers import DynamicCache
+
+        longer = GrowingCache() if isinstance(cache, GrowingCache) else DynamicCache()
+        for layer, (key, value, *_) in enumerate(cache):
+            missing = step.cached_tokens - key.shape[-2]
+            longer.update(key, value, layer)
+            longer.update(zeros_like(key, -2, missing), zeros_like(value, -2, missing), layer)
+        return longer
 
     # --- the forward
 
