@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -43,12 +43,10 @@ if TYPE_CHECKING:
     from dsocr_analyze.archive.combinations import Names, Numbers, Pages, SweepRows, Switches
     from dsocr_analyze.report.comparison import ComparisonDocument
     from dsocr_analyze.report.document import Report
-    from dsocr_analyze.session import DeepSeekOCRSession
+    from dsocr_analyze.session import Announce, DeepSeekOCRSession
     from dsocr_analyze.timing import TimeEntry
     from dsocr_analyze.timing.assumptions import Assumptions
     from dsocr_analyze.timing.predict import TimeRequest
-
-Announce: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dsocr_analyze.kernels import Work
 from dsocr_analyze.tape import Size
 
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 _FIGURES: Final = ("matrix_flops", "vector_flops", "flops", "bytes_read", "bytes_written")
 

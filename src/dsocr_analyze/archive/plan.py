@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from dsocr_analyze.architectures import PageRequest, PageSize
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.archive.evaluate import Integers, Workloads, evaluate
+from dsocr_analyze.archive.evaluate import Floats, Integers, Workloads, evaluate
 from dsocr_analyze.archive.pages import (
     Pages,
     open_pages,
@@ -24,7 +24,6 @@ from dsocr_analyze.archive.pages import (
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
 from dsocr_analyze.archive.seconds import (
     METHOD,
-    Floats,
     LoadSums,
     Preparation,
     TimeRequested,

@@ -8,11 +8,10 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.archive.evaluate import COST, Integers, Workloads
+from dsocr_analyze.archive.evaluate import COST, Floats, Integers, Workloads
 from dsocr_analyze.archive.pages import Pages
 from dsocr_analyze.archive.setting import CountedModel, Setting, TimeDocument
 from dsocr_analyze.errors import WorkloadError
@@ -28,8 +27,6 @@ from dsocr_analyze.timing.predict import bottleneck
 from dsocr_analyze.timing.runtimes import served_notes
 from dsocr_analyze.timing.serving import TimedModel
 from dsocr_analyze.workload import Mode
-
-Floats = NDArray[np.float64]
 
 METHOD: Final = (
     "each page takes as long as if all pages in flight were like it: in steady state, a GPU's time"

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from dsocr_analyze.archive import evaluate
-from dsocr_analyze.archive.evaluate import Integers, Workloads
+from dsocr_analyze.archive.evaluate import Floats, Integers, Workloads
 from dsocr_analyze.archive.pages import Pages, together
 from dsocr_analyze.archive.setting import (
     ArchiveDocument,
@@ -30,8 +29,6 @@ from dsocr_analyze.workload import LARGEST_COUNT
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import ArchiveTimer
-
-Floats = NDArray[np.float64]
 
 _MOST_WAITING: Final = 1 << 16
 """Most distinct workloads that wait for equal ones."""
