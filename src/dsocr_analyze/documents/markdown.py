@@ -42,8 +42,6 @@ _NUMBERS: Final = re.compile(
     r"(?P<body>.*?)(?P<close>```)$",
     re.M | re.S,
 )
-_SHAPE: Final = re.compile(r"`(\[[^`\n]+\])`")
-"""A tensor's shape, in a table or elsewhere."""
 _COMMENT: Final = re.compile(r"<!--(?! (?:cases|first|output:|table:) ).*?(?:-->|$)", re.M)
 _value: Final = "{{{{ {} }}}}".format
 _plain: Final = "{{{{ plain({}) }}}}".format
