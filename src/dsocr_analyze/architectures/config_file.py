@@ -283,8 +283,10 @@ def findings_of(config: Config, table: KeyTable, code: Code) -> ConfigFindings:
             if code == "published" and rule.ignored_by_published:
                 rule = Unread(())
             else:
-                message = f"{_said(path, value)}: {rule.reason}, and that is not modelled; give "
-                message += " or ".join(map(shown, rule.values))
+                message = (
+                    f"{_said(path, value)}: {rule.reason}, and that is not modelled; give"
+                    f" {' or '.join(map(shown, rule.values))}"
+                )
                 refusals.append((message, rule.counted_by_trace))
         if isinstance(rule, Unread):
             warnings += _of_unread(path, value, rule, config)

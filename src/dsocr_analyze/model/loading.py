@@ -150,12 +150,9 @@ def load_model(
     """
     if directory.has_code and not trust_remote_code:
         require_trust(directory)
-    described, attention = (
-        directory.of_transformers,
-        FLASH_ATTENTION if flash_attention else "eager",
-    )
-    if described is not None and not flash_attention:
-        attention = described.attention
+    described = directory.of_transformers
+    usual = "eager" if described is None else described.attention
+    attention = FLASH_ATTENTION if flash_attention else usual
     with without_unused_imports():
         if described is None:
             require_transformers(directory)
