@@ -92,13 +92,9 @@ class ConfigKeys:
             raise self.refusal(key, f"a whole number from {least} to {most}")
         return value
 
-    def integer_or_null(
-        self, key: str, *, least: int = 1, most: int = _LARGEST_INTEGER
-    ) -> int | None:
-        """A whole number from `least` to `most`, or None for null."""
-        if self.value(key) is None:
-            return None
-        return self.integer(key, least=least, most=most)
+    def integer_or_null(self, key: str, *, most: int = _LARGEST_INTEGER) -> int | None:
+        """A whole number from 1 to `most`, or None for null."""
+        return None if self.value(key) is None else self.integer(key, most=most)
 
     def integers(
         self,
