@@ -114,6 +114,8 @@ def test_a_plan_takes_a_list_of_pages_and_warns_of_what_is_none(pages, printed):
         (lambda: predict("rtx9"), DeviceError, "no GPU 'rtx9' in the catalogue"),
         (lambda: predict("t4", runtime="warp"), WorkloadError, "^runtime 'warp' is unknown; "),
         (lambda: predict("t4", concurrency="0"), WorkloadError, "^concurrency"),
+        (lambda: predict("t4", concurrency=1.5), WorkloadError, "^concurrency '1.5' is not a"),
+        (lambda: predict("t4", concurrency=[]), WorkloadError, "^concurrency '' has an empty item"),
         (lambda: predict("h100-sxm", runtime="eager", kv_dtype="fp8"), WorkloadError,
          "^weights_dtype and kv_dtype are for runtime='serving'; leave them out"),
         (lambda: predict("h100-sxm", share_at_limit=0.1), WorkloadError,
@@ -135,6 +137,7 @@ def test_a_plan_takes_a_list_of_pages_and_warns_of_what_is_none(pages, printed):
         (lambda: plan("2M"), WorkloadError, "^pages '2M' is invalid"),
         (lambda: plan(5, deadline_hours=0), WorkloadError, "^deadline_hours 0 is invalid; give"),
         (lambda: plan(5, first_token_seconds=-1.0), WorkloadError, "^first_token_seconds -1.0 is"),
+        (lambda: plan(5, profile="none.toml"), DeviceError, "none.toml"),
         (lambda: plan(5, gpu="l4", max_num_seqs=0), WorkloadError, "^max_num_seqs 0 is out of"),
     ],
 )  # fmt: skip

@@ -62,7 +62,7 @@ class ServingArguments(TypedDict, total=False):
     share_at_limit: float
     offline: bool
     reserved: float
-    profile: Sequence[Path]
+    profile: str | Path | Sequence[str | Path]
     corrections: bool
     server_version: str
 
@@ -106,7 +106,8 @@ def predict(
     """
     _check_names(predict, given, PredictionArguments)
     directory = directory_named(model, architecture)
-    assumed = {**_OPTIONS, **given, "runtime": runtime, "concurrency": _listed(concurrency)}
+    at_once = ",".join(map(str, _several(concurrency)))
+    assumed = {**_assumed(given), "runtime": runtime, "concurrency": at_once}
     request = time_requests.time_request(
         _names(gpu), assumed, time_requests.lengths_by_limit(assumed)
     )
@@ -214,7 +215,7 @@ def plan(
     _check_names(plan, given, ServingArguments)
     if file is None and pages is None:
         raise WorkloadError("give pages, their number, or a file or folder of them")
-    assumed = {**_OPTIONS, **given}
+    assumed = _assumed(given)
     goals = plans.Goals(
         pages, deadline_hours, first_token_seconds,
         time_requests.lengths_without_repetition(assumed),
@@ -238,8 +239,20 @@ def plan(
     )  # fmt: skip
 
 
+def _several(given: Any) -> list[Any]:
+    """The items of a sequence, or one that is given alone."""
+    is_alone = isinstance(given, str | Path) or not isinstance(given, Iterable)
+    return [given] if is_alone else [*given]
+
+
 def _names(gpu: Gpus) -> list[str]:
-    return options.gpu_names([gpu] if isinstance(gpu, str) else gpu)
+    return options.gpu_names(_several(gpu))
+
+
+def _assumed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a prediction assumes, with the options' defaults."""
+    profiles = [*map(Path, _several(given.get("profile") or ()))]
+    return {**_OPTIONS, **given, "profile": profiles}
 
 
 def _check_names(function: Callable[..., Any], given: Iterable[str], kind: type) -> None:
@@ -249,11 +262,6 @@ def _check_names(function: Callable[..., Any], given: Iterable[str], kind: type)
         if name not in names:
             right = did_you_mean(name, names) or f"give {', '.join(names)}"
             raise TypeError(f"{function.__name__}() has no argument {name!r}; {right.strip()}")
-
-
-def _listed(values: str | int | Sequence[str | int]) -> str:
-    """Numbers or words with commas between."""
-    return ",".join(map(str, [values] if isinstance(values, str | int) else values))
 
 
 def _batches(
