@@ -128,17 +128,15 @@ class _Coercion:
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """A value, or each of several; raises BadParameter with what is wrong."""
-        kind = param.type_descriptor.annotation
+        kind, takes_more = param.type_descriptor.annotation, param.multiple or param.nargs == -1
         [single] = get_args(kind) or [kind]
-        if param.multiple or param.nargs == -1:
-            return [self._made(single, each, param, ctx) for each in value or ()]
-        return value if value is None else self._made(single, value, param, ctx)
-
-    def _made(self, kind: Callable[[Any], Any], value: Any, param: Any, ctx: Any) -> Any:
-        try:
-            return kind(value)
-        except ValueError as error:
-            raise typer.BadParameter(value, ctx=ctx, param=param) from error
+        made = []
+        for each in value or () if takes_more else (value,):
+            try:
+                made.append(None if each is None else single(each))
+            except ValueError as error:
+                raise typer.BadParameter(each, ctx=ctx, param=param) from error
+        return made if takes_more else made[0]
 
 
 class _Parsed:

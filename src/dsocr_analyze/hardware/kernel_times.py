@@ -394,9 +394,8 @@ _HOT_SECONDS: Final = 0.02
 _KEY_SPLITS: Final = (2, 4, 8, 16, 32)
 
 
-def _of_attention(size: Sizes) -> map[Floats]:
-    """Batch, queries, keys, heads, elements per head and key heads."""
-    return map(size.__getitem__, ("batch", "queries", "keys", "heads", "head_dim", "kv_heads"))
+ATTENTION_SIZES: Final = ("batch", "queries", "keys", "heads", "head_dim", "kv_heads")
+"""What the formulas of attention read, in this order."""
 
 
 def _prefill_attention(
@@ -408,7 +407,7 @@ def _prefill_attention(
     A tile of queries, of one head or a key head's, processes the keys block by block, products and
     exponentials at a share of an SM's peak. Under a causal mask tiles stop at the diagonal.
     """
-    B, Q, K, H, D, G = _of_attention(size)
+    B, Q, K, H, D, G = map(size.__getitem__, ATTENTION_SIZES)
     padded = c.head_step * np.ceil(D / c.head_step)
     causal = c if isinstance(c, records.PrefillCoefficients) else None
     packed = causal.packed_queries if causal else 0
@@ -465,7 +464,7 @@ def _generation_attention(
     over SMs; a second kernel reads their parts one after another. Each sequence costs the scheduler
     its time. Memory, or L2, bounds all tiles together.
     """
-    B, _, K, H, D, G = _of_attention(size)
+    B, _, K, H, D, G = map(size.__getitem__, ATTENTION_SIZES)
     queries_a_key = H / G
     units = B * G * np.ceil(queries_a_key / c.tile_heads)
     moved = 2 * D * B * (G * K * element_bytes + 2 * H)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware.devices import Gpu
+from dsocr_analyze.hardware.kernel_times import ATTENTION_SIZES
 from dsocr_analyze.hardware.machine import Floats, Machine
 from dsocr_analyze.hardware.timed_device import CpuKernels, Device, product_types
 from dsocr_analyze.kernels import (
@@ -264,7 +265,6 @@ def _shape(kernels: Sequence[Kernel]) -> tuple[int, ...]:
 # --- kernels that are priced together -------------------------------------------------------
 
 
-_OF_ATTENTION: Final = ("batch", "queries", "keys", "heads", "head_dim", "kv_heads")
 _SIZES: Final = {"gemm": Gemm._fields, "experts": Experts._fields, "movement": ()}
 """What a kind's formula reads; attention's otherwise."""
 
@@ -315,7 +315,7 @@ class _Group:
         self.multiplied, size = self.dtype, float(_RECORDED_SIZE)
         if self.weights is not None:
             self.multiplied, size = product_types(device.gpu, self.dtype, self.weights)
-        self.named = {name: self.column(name) for name in _SIZES.get(self.kind, _OF_ATTENTION)}
+        self.named = {name: self.column(name) for name in _SIZES.get(self.kind, ATTENTION_SIZES)}
         if self.kind == "experts":
             tokens, hidden, inter, experts, top_k = self.named.values()
             touched = self.named["touched"] = expected_experts(tokens, experts, top_k)
