@@ -34,7 +34,7 @@ FAMILIES = (
 OTHERS = """a1000 a2 a16 a800 b100 b60 gh200 gb10 h800 k80 l2 l400 m1 m4 m40 mi100 mi210 mi250x
     p4 p40 p100 t400 t600 t1000 gtx-1080-ti gtx-1660 rtx-2060 rtx-2070 rtx-3050 rtx-4050
     rtx-5050 rtx-5000 rtx-8000 quadro-p6000 titan-rtx titan-v rx-6800 rx-7900-xtx rx-9070 arc-a770
-    arc-b580 gaudi2 gaudi3 tpu-v5e ascend-910b macbook m3-max cpu cuda mps gpu""".split()
+    arc-b580 gaudi2 gaudi3 tpu-v5e ascend-910b macbook m3-max cuda mps gpu""".split()
 
 
 def family(name):

@@ -34,6 +34,7 @@ FILES = {
     "list.json": b"[]",
     "bare.json": b"{}",
     "part.json": b'{"schema_version": "2"}',
+    "measured.json": b'{"schema_version": "2", "command": "measure"}',
     "early.json": b'{"schema_version": "1"}',
     "saved/static_compute.json": b"{}",
     "model/config.json": b"{}",
@@ -429,6 +430,11 @@ REFUSED = [
     ("compare early.json", 2,
      "report 'early.json' has schema_version '1'; give a report with schema_version '2', as"
      " dsocr-analyze writes it when it counts the page anew"),
+    ("compare measured.json", 2,
+     "report 'measured.json' is not a report of schema_version '2': it is of the command"
+     " 'measure'"),
+    ("time cpu --runtime eager", 2,
+     "no GPU 'cpu' in the catalogue; dsocr-analyze calibrate measures this machine's"),
     ("compare part.json", 2,
      "report 'part.json' is not a report of schema_version '2': Object missing required field"
      " `metadata`"),

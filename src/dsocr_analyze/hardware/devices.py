@@ -149,7 +149,9 @@ def catalogue_name(name: str, known: Mapping[str, object], where: str = "") -> s
     memory = _MEMORY.fullmatch(plain)
     if not near:
         near = (
-            f"for a card of that memory, use fit with memory_gb={memory[1]}"
+            "dsocr-analyze calibrate measures this machine's"
+            if plain == "cpu"
+            else f"for a card of that memory, use fit with memory_gb={memory[1]}"
             if memory
             else "dsocr-analyze devices lists all; for any other card, use fit with memory_gb=GB,"
             " or give a profile of it"

@@ -74,6 +74,8 @@ def _parsed(data: bytes, kind: str, written: str) -> Any:
 
 
 def _report(parsed: Any) -> Report:
+    if "command" in parsed:
+        raise ValueError(f"it is of the command {reprlib.repr(parsed['command'])}")
     _complete(parsed)
     return msgspec.convert(parsed, Report)
 
