@@ -69,7 +69,8 @@ def model_directory_from(
          f" --stages {stages}"),
         (stages and arch is not None,
          f"--stages {stages} describes an architecture; leave out --arch {arch}"),
-        (hf_config and stages is None and not _is_of_transformers(hf_config),
+        (hf_config and stages is None
+         and not ModelDirectory.of_config(hf_config, None).of_transformers,
          f"--hf-config {hf_config} only names a model; define its stages and inputs too:"
          f" --stages FILE, which dsocr-analyze stages --hf-config {hf_config} drafts"),
     ):  # fmt: skip
@@ -102,11 +103,6 @@ def model_directory_from(
         )
     directory = directory if config is None else directory.with_config(values, config)
     return directory if sliding_window is None else with_window(directory, sliding_window)
-
-
-def _is_of_transformers(hf_config: Path) -> bool:
-    """Whether the config is of a known model of transformers, which needs no stages file."""
-    return ModelDirectory.of_config(hf_config, None).of_transformers is not None
 
 
 def with_window(directory: ModelDirectory, sliding_window: int) -> ModelDirectory:
