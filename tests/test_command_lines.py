@@ -430,6 +430,9 @@ REFUSED = [
     ("compare early.json", 2,
      "report 'early.json' has schema_version '1'; give a report with schema_version '2', as"
      " dsocr-analyze writes it when it counts the page anew"),
+    ("compare unlimited-ocr:gundam --prompt-pages 3 -q --plot p.svg", 2,
+     "pages that share a prompt are not cropped; give a mode that crops none, such as base, or"
+     " --crop-mode 0"),
     ("compare measured.json", 2,
      "report 'measured.json' is not a report of schema_version '2': it is of the command"
      " 'measure'"),

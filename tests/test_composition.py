@@ -587,7 +587,7 @@ SEVERAL = SQUARE | {"prompt_pages": 2}
         (OCR2, SQUARE | {"image_size": 640}, "image_size 640 is not supported in crop mode.*768"),
         (OCR2, SEVERAL, r"prompt_pages 2 is not supported.*one page"),
         (DEFAULT, SEVERAL, r"prompt_pages 2 is not supported.*one page"),
-        (UNLIMITED, SEVERAL | {"crop_mode": True}, "crop_mode=True is not supported"),
+        (UNLIMITED, SEVERAL | {"crop_mode": True}, "a mode that crops none, .* or crop_mode=False"),
         (UNLIMITED, SEVERAL | {"base_size": 1024, "image_size": 640}, "base_size 1024"),
         (UNLIMITED, SQUARE | {"prompt_pages": 0}, "prompt_pages 0 is too small"),
         (UNLIMITED, SQUARE | {"prompt_pages": 1025}, "1025 is too large; give 1 to 1024"),

@@ -436,8 +436,8 @@ def _check_several(base_size: int, image_size: int, crop_mode: bool) -> None:
     """Rejects what `infer_multi()` does not do to pages that share a prompt."""
     if crop_mode:
         raise WorkloadError(
-            "crop_mode=True is not supported if several pages share a prompt: none of them is"
-            " cropped; give crop_mode=False",
+            "pages that share a prompt are not cropped; give a mode that crops none, such as base,"
+            " or crop_mode=False",
             arguments=["crop_mode"],
         )
     if base_size != image_size:
