@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from dsocr_analyze.errors import DeviceError, did_you_mean, in_any_case
 
@@ -239,12 +239,22 @@ def total_work(works: Iterable[Work]) -> Work:
     return Work(*map(sum, zip(*listed, strict=True))) if listed else NO_WORK
 
 
+_Key = TypeVar("_Key")
+_Item = TypeVar("_Item")
+
+
+def grouped(pairs: Iterable[tuple[_Key, _Item]]) -> dict[_Key, list[_Item]]:
+    """The items of each key, in order."""
+    found: dict[_Key, list[_Item]] = {}
+    for key, item in pairs:
+        found.setdefault(key, []).append(item)
+    return found
+
+
 def work_by(kernels: Iterable[Kernel], *names: str) -> dict[Any, Work]:
     """Work of all calls by some fields of the records, in order of first occurrence."""
-    found: dict[Any, list[Work]] = {}
     key_of = attrgetter(*names)
-    for kernel in kernels:
-        found.setdefault(key_of(kernel), []).append(kernel.total)
+    found = grouped((key_of(kernel), kernel.total) for kernel in kernels)
     return dict(zip(found, map(total_work, found.values()), strict=True))
 
 

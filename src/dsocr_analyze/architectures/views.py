@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from dsocr_analyze.kernels import grouped
 from dsocr_analyze.tape import Size
 from dsocr_analyze.workload import Mode, PageWorkload, ViewBatch
 
@@ -206,9 +207,8 @@ class CropRule(PageRule):
         """
         import numpy as np
 
-        by_aspect: dict[float, list[tuple[int, int]]] = {}
-        for columns, rows in sorted(self.grids, key=lambda each: each[0] / each[1]):
-            by_aspect.setdefault(columns / rows, []).append((columns, rows))
+        ordered = sorted(self.grids, key=lambda each: each[0] / each[1])
+        by_aspect = grouped((columns / rows, (columns, rows)) for columns, rows in ordered)
         aspects = np.array(list(by_aspect))
         middles = np.append((aspects[:-1] + aspects[1:]) / 2, np.inf)
         depth = max(map(len, by_aspect.values()))

@@ -13,7 +13,7 @@ from functools import cache, cached_property, partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, RELATIVES
 from dsocr_analyze.architectures.architecture import Architecture
@@ -29,7 +29,7 @@ from dsocr_analyze.documents.markdown import (
 from dsocr_analyze.errors import DocumentError
 from dsocr_analyze.forking import other_process
 from dsocr_analyze.hardware.profile import all_profiles, device
-from dsocr_analyze.kernels import BFLOAT16, Kernel
+from dsocr_analyze.kernels import BFLOAT16, Kernel, grouped
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape.formula import wrapped
 from dsocr_analyze.timing import TimeEntry, assumptions, predict, serving
@@ -39,7 +39,6 @@ from dsocr_analyze.timing.runtimes import EAGER, SERVERS, all_served_modes
 if TYPE_CHECKING:
     from dsocr_analyze.documents.model import Case, DocumentedModel
 
-_Value = TypeVar("_Value")
 _Section = tuple[str, str, str]
 """A document's path, a section of it, and the architecture that it is on."""
 
@@ -207,12 +206,12 @@ class ModulePage:
         """Fenced formulas with their cases, and where they hold."""
         lines = []
         for name in names:
-            texts = _grouped((case.formulas[name], case.label) for case in self.cases)
+            texts = grouped((case.formulas[name], case.label) for case in self.cases)
             for text, labels in texts.items():
                 if text != "0" or len(texts) > 1 or name == names[0]:
                     lines += textwrap.wrap(f"# {'; '.join(labels)}", 88) if len(texts) > 1 else []
                     lines.append(wrapped(name, text))
-        held = _grouped((case.conditions, case.label) for case in self.cases)
+        held = grouped((case.conditions, case.label) for case in self.cases)
         conditions = [
             f"These hold for {text}." if len(held) == 1 else f"{'; '.join(labels)}: for {text}."
             for text, labels in held.items()
@@ -239,18 +238,10 @@ class ModulePage:
         ]
 
 
-def _grouped(pairs: Iterable[tuple[str, _Value]]) -> dict[str, list[_Value]]:
-    """The values of each key, in order."""
-    found: dict[str, list[_Value]] = {}
-    for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
-
-
 def _folded_paths(paths: Iterable[str]) -> list[str]:
     """Paths with ranges for numbers in which they differ: `layers.[0-11].mlp`."""
     number = re.compile(r"(?<=\.)\d+")
-    found = _grouped((number.sub("{}", path), map(int, number.findall(path))) for path in paths)
+    found = grouped((number.sub("{}", path), map(int, number.findall(path))) for path in paths)
     return [each.format(*map(_range, zip(*rows, strict=True))) for each, rows in found.items()]
 
 
@@ -375,7 +366,7 @@ def filled_documents(
     modelled = process.submit(_with_models, library, traced, start)
     others = [each for each in sections if each[0] in _WITHOUT_MODEL]
     done = _filled(library, others) | modelled.result()
-    pages = _grouped((each[0], done[each]) for each in sections)
+    pages = grouped((each[0], done[each]) for each in sections)
     return {
         path: Filled(
             "".join(each.text for each in found),

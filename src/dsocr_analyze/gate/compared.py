@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, structs, to_builtins
 
 from dsocr_analyze.figures import Count, Model
 from dsocr_analyze.gate.budgets import entry_labels, is_number
+from dsocr_analyze.kernels import grouped
 from dsocr_analyze.report.comparison import config_differences
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.measured import Measurement
@@ -230,10 +231,11 @@ def _numbers_in(value: Any) -> int:
 
 def _nulls(differing: Iterable[Difference]) -> Iterator[Difference]:
     """What is null in only one report, under one key with `*` for names."""
-    alike: defaultdict[tuple[str, str], list[Difference]] = defaultdict(list)
-    for each in differing:
-        if None in (each.before, each.after):
-            alike[each.pattern, each.section].append(each)
+    alike = grouped(
+        ((each.pattern, each.section), each)
+        for each in differing
+        if None in (each.before, each.after)
+    )
     for (pattern, _), found in alike.items():
         before, after = (_summary([each[side] for each in found]) for side in (3, 4))
         yield found[0]._replace(key=pattern, before=before, after=after)

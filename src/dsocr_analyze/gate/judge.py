@@ -31,6 +31,7 @@ from dsocr_analyze.gate.compared import (
     counted_figures,
     listed,
 )
+from dsocr_analyze.kernels import grouped
 from dsocr_analyze.report.document import Report
 from dsocr_analyze.report.measured import Measurement
 from dsocr_analyze.report.opening import NO_OPTIONS, SCHEMA_VERSION, Opening, Options
@@ -370,12 +371,12 @@ def _unnamed(workload: BudgetedWorkload, figure: _Figure) -> Sequence[Budget]:
 
 
 def _by_figure(workload: BudgetedWorkload, keys: ReportKeys) -> Mapping[_Figure, Sequence[Budget]]:
-    found: defaultdict[_Figure, list[Budget]] = defaultdict(list)
-    for budget in workload.budgets:
-        for key, value in keys.values(budget.key).items():
-            if value is None or is_number(value):
-                found[key, value].append(budget)
-    return found
+    return grouped(
+        ((key, value), budget)
+        for budget in workload.budgets
+        for key, value in keys.values(budget.key).items()
+        if value is None or is_number(value)
+    )
 
 
 def _is_looser(

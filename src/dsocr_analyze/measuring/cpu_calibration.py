@@ -33,7 +33,7 @@ from dsocr_analyze.hardware.timed_device import (
     names_of,
 )
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.kernels import Gemm, Kernel, dtype_named
+from dsocr_analyze.kernels import Gemm, Kernel, dtype_named, grouped
 from dsocr_analyze.measuring.machine import (
     CPU_NAME,
     device_title,
@@ -149,9 +149,7 @@ def _measured_kernels(
 
 def fitted_families(measured: Iterable[MeasuredKernel]) -> dict[tuple[str, str], Fitted]:
     """Each family's coefficients, and their error on held-out groups."""
-    rows: dict[tuple[str, str], list[MeasuredKernel]] = defaultdict(list)
-    for each in measured:
-        rows[family_of(each.kernel), each.kernel.dtype].append(each)
+    rows = grouped(((family_of(each.kernel), each.kernel.dtype), each) for each in measured)
     return {key: _family(key[0], members) for key, members in sorted(rows.items())}
 
 
@@ -270,11 +268,12 @@ class TimedPasses:
         """Operators that are single kernels: the mean of equal ones in a page's fastest stages."""
         found = []
         for page, run in self._fastest.items():
-            equal: dict[Kernel, list[float]] = defaultdict(list)
-            for operators in run.values():
-                for kernels, seconds in operators:
-                    if len(kernels) == 1 and kernels[0].calls == 1:
-                        equal[kernels[0]._replace(path="", stage="")].append(seconds)
+            equal = grouped(
+                (kernels[0]._replace(path="", stage=""), seconds)
+                for operators in run.values()
+                for kernels, seconds in operators
+                if len(kernels) == 1 and kernels[0].calls == 1
+            )
             found += [
                 MeasuredKernel(kernel, statistics.fmean(seconds), page.is_held_out, len(seconds))
                 for kernel, seconds in equal.items()

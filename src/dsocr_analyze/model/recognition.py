@@ -17,6 +17,7 @@ import transformers
 from dsocr_analyze.architectures.any_model import TOKENS, Input, Size, TensorInput
 from dsocr_analyze.architectures.architecture import PlacedValue
 from dsocr_analyze.figures import StageScope
+from dsocr_analyze.kernels import grouped
 
 # --- stages ----------------------------------------------------------------------------------
 
@@ -42,10 +43,8 @@ def stages_of(
     It `has_towers` if it takes pictures or sound besides text, or turns them into text.
     """
     head = _path_of(module, module.get_output_embeddings()) if decodes else None
-    owned: dict[str, list[str]] = {}
-    for path, kind, _ in beside_the_text(module, has_towers=has_towers):
-        if path != head:
-            owned.setdefault(kind, []).append(path)
+    beside = beside_the_text(module, has_towers=has_towers)
+    owned = grouped((kind, path) for path, kind, _ in beside if path != head)
     stages = [StageScope(kind, tuple(owned[kind]), "vision") for kind in _ORDER if kind in owned]
     taken = [head, *(path for paths in owned.values() for path in paths)]
     # The outermost modules and parameters with weights.

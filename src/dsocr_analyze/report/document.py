@@ -431,23 +431,14 @@ def with_intensity(work: kernels.Work) -> dict[str, Any]:
 
 def _stage(figures: PageFigures, stage: StageFigures, *, with_modules: bool) -> Stage:
     is_analytic, experts = figures.provenance.engine == "analytic", stage.experts
-    expected: float | None = None
-    if experts:
-        expected = stage.work.bytes_read + experts.bytes_beyond_counted
     works = kernels.work_by(stage.kernels, "operator")
     kind_of = dict(map(attrgetter("operator", "kind"), stage.kernels))
-    operators, nbytes, families, calls = {}, {}, {}, Counter[str]()
+    calls = Counter[str]()
     for kernel in stage.kernels:
         calls[kernel.operator] += kernel.calls
-    names: dict[str, list[str]] = {}
-    for name in _costliest_first(works):
-        operators[name], nbytes[name] = works[name].flops, works[name].bytes_moved
-        names.setdefault(kind_of[name], []).append(name)
+    operators = _costliest_first(works)
+    names = kernels.grouped((kind_of[name], name) for name in operators)
     kinds = {kind: kernels.total_work(map(works.__getitem__, names[kind])) for kind in names}
-    for kind in _costliest_first(kinds):
-        families[kind] = Family(
-            operators=tuple(names[kind]), flops=kinds[kind].flops, bytes=kinds[kind].bytes_moved
-        )
     return Stage(
         **with_intensity(stage.work),
         params=stage.params,
@@ -458,11 +449,18 @@ def _stage(figures: PageFigures, stage: StageFigures, *, with_modules: bool) -> 
         )
         if experts
         else None,
-        bytes_read_expected=expected,
-        operators=operators,
-        operator_bytes=nbytes,
+        bytes_read_expected=stage.work.bytes_read + experts.bytes_beyond_counted
+        if experts
+        else None,
+        operators={name: works[name].flops for name in operators},
+        operator_bytes={name: works[name].bytes_moved for name in operators},
         operator_calls={name: calls[name] for name in operators},
-        operator_families=families,
+        operator_families={
+            kind: Family(
+                operators=tuple(names[kind]), flops=kinds[kind].flops, bytes=kinds[kind].bytes_moved
+            )
+            for kind in _costliest_first(kinds)
+        },
         by_module=modules_of(
             stage.own, stage.module_calls, figures.module_classes, stage.own_params
         )

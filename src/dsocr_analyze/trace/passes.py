@@ -14,7 +14,7 @@ import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.figures import OperatorLedger, StageFigures, StageScope, owner_among
-from dsocr_analyze.kernels import Kernel, Work, merged, total_work, with_ancestors, work_by
+from dsocr_analyze.kernels import Kernel, Work, grouped, merged, total_work, with_ancestors, work_by
 from dsocr_analyze.model.forward import blamed_on, running
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
@@ -244,7 +244,6 @@ def stage_figures(
     Vision stages get the work of their own modules, `prefill` the rest of that pass, and `decode`
     the step. `own_params` are parameters of each stage by the module that holds them.
     """
-    kernels: dict[str, list[Kernel]] = defaultdict(list)
     calls: dict[str, Counter[str]] = defaultdict(Counter)
     prefill = stages[[*map(attrgetter("role"), stages)].index("prefill")]
 
@@ -253,8 +252,7 @@ def stage_figures(
         owner = owner_among(stages, path)
         return owner.name if owner is not None and owner.role == "vision" else prefill.name
 
-    for kernel in traces.prefill.kernels:
-        kernels[stage_of(kernel.path)].append(kernel)
+    kernels = grouped((stage_of(kernel.path), kernel) for kernel in traces.prefill.kernels)
     for path in traces.prefill.calls:
         calls[stage_of(path)][path] += 1
     figures = {}
@@ -270,7 +268,7 @@ def stage_figures(
             params=sum(own_params[name].values()),
             own_params=own_params[name],
             calls=next(filter(None, map(calls[name].get, outermost)), 0),
-            kernels=tuple(map(partial(Kernel._replace, stage=name), merged(kernels[name]))),
+            kernels=tuple(map(partial(Kernel._replace, stage=name), merged(kernels.get(name, ())))),
             module_calls=dict(calls[name]),
             notes=stage.notes,
         )

@@ -37,6 +37,7 @@ from dsocr_analyze.kernels import (
     Kernel,
     Rows,
     Work,
+    grouped,
     merged,
     total_work,
 )
@@ -102,9 +103,7 @@ class Served:
         """Kernels of one call on some views, by stage, without paths."""
         t = self._tape(dtype, self.model.begins)
         self.model.served_views(t, view, c)
-        launched: dict[str, list[Kernel]] = {}
-        for kernel in t.kernels:
-            launched.setdefault(kernel.stage, []).append(kernel.at(""))
+        launched = grouped((kernel.stage, kernel.at("")) for kernel in t.kernels)
         return {
             stage.name: merged(launched.get(stage.name, ()))
             for stage in self.model.stages
