@@ -50,6 +50,8 @@ from dsocr_analyze.hardware.kernel_times import (
     BEST_128,
     BY_EXPERTS,
     BY_TOKENS,
+    GROUPS,
+    IDLE,
     TILES,
 )
 
@@ -87,6 +89,10 @@ OUR_ROWS: Final = 2
 _FEW_ROWS: Final = 8
 _EVERY: Final = 2**20
 """More queries than any row has."""
+_WHOLE_WAVES: Final = 3
+"""Weight of whole waves where they are certain."""
+_ONE_WIDTH: Final = 0.5
+"""How tiles grow with the size of a head where all heads have the same: about as elsewhere."""
 _CLEARLY: Final = 0.975
 """Factor by which a slow kernel must reduce the error."""
 _SLOW_COLUMNS: Final = (1536, 2048, 2560, 3072, 4096, 5120)
@@ -118,9 +124,15 @@ def options(kind: str, dtype: str, gpu: str, engine: str) -> list[dict[str, int]
         choices = {"tiles": tiles,
                    "inter_step": (128,) if gpu in _BLACKWELL and is_vllm else (1,)}  # fmt: skip
     elif kind == "generation_attention":
-        # FlashAttention-2 splits them for groups only, FlashInfer, which SGLang takes here, always.
-        choices = {"tile_heads": (64,), "tile_keys": (64, 128), "slots": (1, 2),
-                   "split_needs_groups": (int(gpu in _FLASH2 and is_vllm),)}  # fmt: skip
+        choices = {"tile_keys": (64, 128), "slots": (1, 2)}
+        if gpu in _FLASH2 and is_vllm and dtype == "bfloat16":
+            choices["splits"] = (GROUPS,)  # FlashAttention-2
+        elif gpu == "a100-80gb-sxm":
+            # FlashAttention-3: its tiles fill an SM each, so that they come in whole waves.
+            choices |= {"splits": (IDLE,), "whole_waves": (_WHOLE_WAVES,), "slots": (1,)}
+        elif gpu in _FLASH2 and dtype == "bfloat16":
+            # FlashInfer, which multiplies without matrix units for up to three heads of 16 bits.
+            choices |= {"few_heads": (3,), "tile_keys": (32, 64, 128)}
     else:
         is_trtllm = gpu in _BLACKWELL and kind == "context_attention"
         queries: tuple[int, ...] = (128, 192) if gpu in _HOPPER else (128, 256)
@@ -174,6 +186,9 @@ def fit_kind(
         found = fitted(kind, many, gpu, dtype, slowed, starts=1, evaluations=50)[0]
     if kind in ("encoder_attention", "generation_attention"):
         found = fitted(kind, many, gpu, dtype, found, starts=1, evaluations=50, scale=SCALE)[0]
+    one_width = kind.endswith("attention") and np.ptp(training.sizes["head_dim"]) == 0
+    if isinstance(found, records.GenerationCoefficients) and one_width:
+        found = dataclasses.replace(found, tile_width=_ONE_WIDTH)
     if isinstance(found, records.ExpertsCoefficients):
         if not training.sizes["fallback"].any():
             found = dataclasses.replace(found, **SECOND_KERNEL)

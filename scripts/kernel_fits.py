@@ -103,7 +103,7 @@ _STARTS: Final[dict[str, records.Coefficients]] = {
         0.1,
     ),
     "generation_attention": records.GenerationCoefficients(
-        64, 128, 1, 0, 2.0, 0.1, 0.5, 2.0, 0.2, 0.5, 0.9, 2.0, 0.8, 4.0, 1.0, 7.0, 1.0, 0.01, 1.0,
+        128, 1, 0, 0, 2.0, 0.5, 0.1, 0.5, 0.6, 1.0, 0.2, 0.9, 2.0, 0.8, 1.0, 7.0, 1.0, 0.3, 1.0,
         0.5,
     ),
     "experts": records.ExpertsCoefficients(
@@ -117,11 +117,11 @@ _LIMITS: Final = (
     # Libraries split keys so that SMs are evenly busy. The tables have only powers of two, which
     # whole waves would fit just as well, with wrong times for the sizes in between.
     (r"generation_attention\.whole_waves", (1e-4, 0.7)),
-    (r"generation_attention\.l2_sharpness", (1.0, 24.0)),
+    (r".*\.tile_width", (1e-4, 1.5)),
     (r"experts\.l2_share", (0.5, 8.0)),
     (r"(experts|generation_attention)\.l2_part", (0.3, 1.5)),
     (r"experts\.ramp_mb", (1e-4, 30.0)),
-    (r".*\.(l2|movement|combine)_share", (0.3, 8.0)),
+    (r".*\.(l2|movement)_share", (0.3, 8.0)),
     (r".*\.quantize_share", (0.1, 8.0)),
     (r".*\..*share.*", (0.02, 1.0)),
     (r".*\.rate.*", (0.02, 20.0)),

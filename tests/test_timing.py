@@ -946,11 +946,11 @@ def test_products_in_float32_are_assumed_to_reach_half_of_the_peak_of_their_unit
 
 
 def test_what_l2_serves_is_no_share_of_the_bandwidth():
-    """6 MB stay in an L2 of 50 MB; 120 MB do not."""
+    """6 MB stay in an L2 of 50 MB; 180 MB do not."""
     add = Kernel("elementwise", "add", Elements(10**6), "bfloat16", "bfloat16",
                  Work(bytes_read=4 * 10**6, bytes_written=2 * 10**6))  # fmt: skip
-    priced = kernel_seconds([add, add._replace(work=add.work.times(20))], H100)
-    assert priced.least_memory.tolist() == pytest.approx([0, 1.2e8 / 3.35e12])
+    priced = kernel_seconds([add, add._replace(work=add.work.times(30))], H100)
+    assert priced.least_memory.tolist() == pytest.approx([0, 1.8e8 / 3.35e12])
 
 
 def test_a_server_measured_beyond_the_peak_is_at_it():

@@ -149,29 +149,34 @@ class PrefillCoefficients:
 class GenerationCoefficients:
     """Fused attention with one query, over a cache (20)."""
 
-    tile_heads: int
     tile_keys: int
     slots: int
-    split_needs_groups: int
-    """1 if keys are split only for heads > kv_heads."""
+    splits: int
+    """When the library splits keys: a constant of `kernel_times`, or 0 for whenever it is
+    faster."""
+    few_heads: int
+    """Most heads of a key head that run FlashInfer's kernel without matrix units."""
     tile_us: float
+    """Start-up of a tile with heads of 128."""
+    tile_width: float
+    """Power of the size of a head by which it grows."""
     block_us: float
     row_us: float
     """Per block of 64 keys and 128 head elements."""
     whole_waves: float
+    merge_us: float
+    """The kernel that reads the parts of the keys."""
     combine_us: float
     """Per part of the keys."""
-    combine_share: float
     memory_share: float
     l2_share: float
     l2_part: float
     """Fraction of L2 that a half evicted cache fills."""
-    l2_sharpness: float
     norm: float
     launch_us: float
     late_us: float
-    group: float
-    """Work per tile for each query head of a key head."""
+    tall_tile: float
+    """Relative slowdown of the start of a tile with more than 16 heads, or for every 16."""
     grouped_us: float
     """Copies that gather grouped queries of several sequences."""
     sequence_us: float

@@ -451,7 +451,22 @@ def _prefill_attention(
     return seconds + (c.launch_us + late) * 1e-6, 4 * B * H * D * pairs, moved
 
 
+GROUPS: Final = 1
+IDLE: Final = 2
+"""When a library splits the keys of a cache (`splits`), if not whenever it is faster: only for
+groups of heads, as FlashAttention-2; only over SMs that are idle, as FlashAttention-3 on Ampere."""
 _CACHE_SPLITS: Final = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+_PART_KEYS: Final = 128
+"""Fewest keys of a part."""
+_SHORT_TILE: Final = 16
+_TALL_TILE: Final = 64
+"""Most heads of a key head in libraries' tiles of two heights. FlashAttention-2 has only the taller
+one, and takes longer for each head."""
+_FEW_START: Final = 0.4
+_FEW_ROW: Final = 0.8
+"""Start and keys of FlashInfer's decode kernel for one head per key head, by those of its prefill
+kernel. The more heads share keys, the more tiles an SM holds, and the fewer keys each reads at a
+time: 128 threads load 8 elements each, for every head."""
 _LATE_KEYS: Final = 200.0
 
 
@@ -465,24 +480,30 @@ def _generation_attention(
     its time. Memory, or L2, bounds all tiles together.
     """
     B, _, K, H, D, G = map(size.__getitem__, ATTENTION_SIZES)
-    queries_a_key = H / G
-    units = B * G * np.ceil(queries_a_key / c.tile_heads)
+    shared, wide = H / G, D / 128
+    is_few = shared <= c.few_heads
+    units = B * G * np.ceil(shared / _TALL_TILE)
     moved = 2 * D * B * (G * K * element_bytes + 2 * H)
-    memory = moved * machine.memory_seconds(moved, c, c.l2_part, c.l2_sharpness)
-    block = (c.block_us + c.row_us * D / 128) * c.tile_keys / 64 * 1e-6
-    start = c.tile_us * (1 + c.group * queries_a_key) * 1e-6
+    memory = moved * machine.memory_seconds(moved, c, c.l2_part)
+    row = c.row_us * wide * np.where(is_few, _FEW_ROW * shared, 1.0)
+    block = (c.block_us + row) * c.tile_keys / 64 * 1e-6
+    tall = shared / _SHORT_TILE if c.splits == GROUPS else shared > _SHORT_TILE
+    whole_start = wide**c.tile_width * (1 + c.tall_tile * tall)
+    start = c.tile_us * np.where(is_few, _FEW_START / shared**2, whole_start) * 1e-6
     scheduled = B / machine.sms * c.sequence_us * 1e-6
+    most = {GROUPS: np.where(H > G, np.inf, 1.0), IDLE: machine.sms / units}.get(c.splits, np.inf)
     seconds: Floats = np.asarray(np.inf)
     for parts in (1.0, *_CACHE_SPLITS):
         passes = _waves(units * parts, machine.sms, c.whole_waves, c.slots)
         # Parts are offered whatever the number of keys, or more keys could take less time.
-        reading = np.maximum(1.0, passes / c.slots) * _whole(K / c.tile_keys / parts) * block
+        fewest = _PART_KEYS / c.tile_keys if parts > 1 else 1.0
+        blocks = np.maximum(fewest, _whole(K / c.tile_keys / parts))
+        reading = np.maximum(1.0, passes / c.slots) * blocks * block
         split = _overlapped(scheduled + passes * start + reading, memory, c.norm)
         if parts > 1:
-            partial = 4 * B * H * D * (parts + 0.5) / (c.combine_share * machine.bytes_per_second)
-            split = split + parts * c.combine_us * 1e-6 + partial
-            if c.split_needs_groups:
-                split = np.where(H > G, split, np.inf)
+            partial = 4 * B * H * D * (parts + 0.5) / machine.bytes_per_second
+            split = split + (c.merge_us + parts * c.combine_us) * 1e-6 + partial
+            split = np.where(parts <= most, split, np.inf)
         seconds = np.minimum(seconds, split)
     late = c.late_us * (1 - np.exp(-K / _LATE_KEYS))
     gathered = np.where((H > G) & (G > 1) & (B > 1), c.grouped_us, 0.0)

@@ -16,6 +16,8 @@ _L2_USABLE: Final = 0.9
 """Fraction of L2 that bytes fill of which half are there the next time."""
 _L2_SHARPNESS: Final = 24.0
 """How fast the share of bytes that are still there drops with their number."""
+_L2_WHOLE: Final = 2**20 / 1e6
+"""The same if all of L2 is usable, whose datasheets count 2^20 bytes as a MB."""
 WEIGHTS_SHARPNESS: Final = 16.0
 """The same of weights, which are read one after another in every run."""
 
@@ -52,8 +54,7 @@ class Machine(NamedTuple):
 
     def least_seconds(self, flops: Floats, moved: Floats) -> tuple[Floats, Floats]:
         """Of products at the peak, and of the bytes that L2 does not serve at the bandwidth."""
-        # Of caches a little larger than L2, up to four tenths were read from it.
-        missed = moved - moved * self.hits(moved, 1.0, WEIGHTS_SHARPNESS)
+        missed = moved - moved * self.hits(moved, _L2_WHOLE, WEIGHTS_SHARPNESS)
         return flops / self.flops_per_second, missed / self.bytes_per_second
 
     def memory_seconds(

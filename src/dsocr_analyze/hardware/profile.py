@@ -61,7 +61,7 @@ _OF_GPU: Final = (
 )  # fmt: skip
 """Keys of every GPU's table."""
 _MAY_BE_ZERO: Final = (
-    "tiles", "splits", "split_needs_groups", "slow_columns", "slow_depth", "packed_queries",
+    "tiles", "splits", "few_heads", "slow_columns", "slow_depth", "packed_queries",
 )  # fmt: skip
 _MOST_TILES: Final = {ScaledGemmCoefficients: 7, ExpertsCoefficients: 3}
 """The largest constant of `kernel_times` for what a library chooses."""
