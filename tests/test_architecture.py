@@ -30,6 +30,7 @@ WITNESSES = {"trace", "model", "agreement"}
 
 SHARED = {
     ("dsocr_analyze.figures", "owner_among"): "finds a module's stage",
+    ("dsocr_analyze.kernels", "grouped"): "only puts items into groups",
     **{
         ("dsocr_analyze.kernels", name): "only adds records up"
         for name in ("merged", "total_work", "work_by")
