@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -274,14 +274,21 @@ class LoopTimes(NamedTuple):
     """The loop's table."""
 
     def at(self, values: Floats, running: Floats) -> Floats:
-        """`step` or `carried` between numbers of sequences, `[n, ...]`."""
-        upper = np.searchsorted(self.sequences, running, side="right")
-        before = np.minimum(upper - 1, len(self.sequences) - 2)
+        """`step` or `carried` between numbers of sequences, `[n, m]`, of loops `as_columns`."""
+        before = self.sequences.searchsorted(running, side="right") - 1
+        before = np.minimum(before, len(self.sequences) - 2)
         low, high = self.sequences[before], self.sequences[before + 1]
-        table = np.reshape(self.table, (-1, *[1] * (running.ndim - 1)))
-        known = np.atleast_2d(values)
-        first, last = known[table, before], known[table, before + 1]
+        first, last = values[self.table, before], values[self.table, before + 1]
         return np.asarray(first + (running - low) / (high - low) * (last - first))
+
+    def as_columns(self) -> Self:
+        """The same, `[n, 1]`, beside which several states of a loop are tried at once."""
+        of_loops = ("prepare", "prefill", "chunks", "steps", "table")
+        changed: dict[str, Any] = {
+            name: np.reshape(getattr(self, name), (-1, 1)) for name in of_loops
+        }
+        changed |= {name: np.atleast_2d(getattr(self, name)) for name in ("step", "carried")}
+        return self._replace(**changed)
 
 
 class LoopPoint(NamedTuple):
@@ -309,18 +316,9 @@ def running_counts(most: int) -> Integers:
     return np.concatenate([np.arange(8), np.rint(2**octaves).astype(np.int64)])
 
 
-_OF_LOOPS: Final = ("prepare", "prefill", "chunks", "steps")
-"""What differs between loops."""
-
-
 def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
     """Steady states of `[n]` loops."""
-    # As columns, `[n, 1]`, beside which several fractions are tried at once.
-    clients = clients[:, None]
-    columns: dict[str, Any] = {
-        name: np.reshape(getattr(times, name), (-1, 1)) for name in _OF_LOOPS
-    }
-    times = times._replace(**columns)
+    clients, times = clients[:, None], times.as_columns()
     with np.errstate(all="ignore"):  # infinity marks what is impossible
         gpu_seconds = _least_gpu_seconds(clients, times)
         prepared = times.workers / np.asarray(times.prepare)
