@@ -10,8 +10,8 @@ import pytest
 from command_line import run
 
 from dsocr_analyze.errors import DeviceError, is_slip
-from dsocr_analyze.hardware import profile
-from dsocr_analyze.hardware.devices import Gpu, gpu_aliases, gpu_catalogue, gpu_named
+from dsocr_analyze.hardware import device, profile
+from dsocr_analyze.hardware.devices import Gpu, gpu_aliases, gpu_catalogue
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,7 +45,7 @@ def family(name):
 def refusal(name):
     """What is said of a name that is not in the catalogue, or None."""
     try:
-        gpu_named(name)
+        device(name)
     except DeviceError as error:
         return str(error)
     return None
@@ -59,7 +59,7 @@ def suggested(name):
 
 @pytest.mark.parametrize(("name", "mib"), REPORTED.items())
 def test_the_memory_is_what_the_driver_reports(name, mib):
-    assert gpu_named(name).memory_bytes == mib * 1024**2
+    assert device(name).gpu.memory_bytes == mib * 1024**2
 
 
 def test_a_slip_never_leads_to_another_family():

@@ -34,7 +34,6 @@ from dsocr_analyze.hardware.devices import (
     check_features,
     gpu_aliases,
     gpu_catalogue,
-    gpu_named,
     missing_features,
 )
 from dsocr_analyze.hardware.fit import LARGEST_BATCH, MemoryNeed, fit, largest_batch, memory_need
@@ -530,7 +529,7 @@ REFUSED = [
            lambda name=name: device(name).elementwise_seconds(1e6)) for name in MEMORY_ONLY),
         *(("^seconds are not predicted on .*: no measured kernel times cover it; .* use fit",
            lambda name=name: device(name).elementwise_seconds(1e6)) for name in UNMEASURED),
-        *(("dsocr-analyze devices lists all; .* memory_gb=GB", lambda name=name: gpu_named(name))
+        *(("dsocr-analyze devices lists all; .* memory_gb=GB", lambda name=name: device(name).gpu)
           for name in ("h1", "a1000", "", "gtx")),
         ("^file: l20 lacks bandwidth_gb_s, sms, l2_mb$", lambda: check_gpu(ENTRY, "file: l20")),
         ("gfx90a or gfx942 or gfx950, not gfx906",
@@ -578,7 +577,7 @@ def test_every_entry_is_plausible_and_what_a_users_has_to_be():
 
 
 def test_eight_bit_types_are_those_of_the_matrix_units():
-    a100, v100, b300 = map(gpu_named, ("a100-80gb-sxm", "v100-sxm-16gb", "b300"))
+    a100, v100, b300 = (device(each).gpu for each in ("a100-80gb-sxm", "v100-sxm-16gb", "b300"))
     assert (a100.tflops("int8"), "int8" in v100.dtypes) == (624, False)
     # Integers were cut down in Blackwell Ultra.
     assert b300.tflops("int8") < b300.tensor_tflops
@@ -591,7 +590,7 @@ def test_eight_bit_types_are_those_of_the_matrix_units():
      ("nvidia h100 80gb hbm3", "h100-sxm"), ("Tesla T4", "t4"), ("h200_sxm", "h200-sxm")],
 )  # fmt: skip
 def test_aliases_and_what_torch_reports_are_known(alias, name):
-    assert device(alias).gpu.name == gpu_named(alias).name == name
+    assert device(alias).gpu.name == device(alias).gpu.name == name
 
 
 def test_every_alias_means_a_gpu():
@@ -625,7 +624,7 @@ def test_the_device_is_light():
     ],
 )
 def test_what_is_asked_for_and_not_there(gpu, dtype, flash, lacking):
-    gpu = gpu_named(gpu) if isinstance(gpu, str) else gpu
+    gpu = device(gpu).gpu if isinstance(gpu, str) else gpu
     assert [*missing_features(gpu, dtype, flash_attention=flash)] == lacking
 
 
@@ -1055,7 +1054,7 @@ def test_the_largest_fits_and_one_more_does_not(memory_gb, mode, text_tokens, ne
 
 
 def test_the_published_model_on_an_h100():
-    at_once, one = batch_fits(gpu_named("h100-sxm")).values()
+    at_once, one = batch_fits(device("h100-sxm").gpu).values()
     # 65.3 GB beside the weights; 788 MB a page, or 129.6 MB a page of cache and logits.
     assert at_once.usable_bytes == 72 * 10**9
     assert (at_once.limit, at_once.limit_moment) == ("logits", "prefill")
@@ -1067,7 +1066,7 @@ def test_the_published_model_on_an_h100():
 
 
 def test_nothing_fits_where_the_model_does_not_run():
-    found = batch_fits(gpu_named("t4"), dtype=BFLOAT16)["at once"]
+    found = batch_fits(device("t4").gpu, dtype=BFLOAT16)["at once"]
     assert found.needed_bytes < found.usable_bytes  # the memory would do
     assert (found.fits, found.largest_batch, found.limit) == (False, 0, None)
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from kernel_fits import MeasuredRows, first_guess, fit_errors, fitted, held_out_groups, predicted
 
-from dsocr_analyze.hardware.devices import gpu_named
+from dsocr_analyze.hardware import device
 
-L40S = gpu_named("l40s")
+L40S = device("l40s").gpu
 
 
 @pytest.mark.exhaustive

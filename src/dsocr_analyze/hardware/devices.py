@@ -159,12 +159,6 @@ def catalogue_name(name: str, known: Mapping[str, object], where: str = "") -> s
     raise DeviceError(f"{where}no GPU {name!r} in the catalogue; {near}", arguments=["memory_gb"])
 
 
-def gpu_named(name: str) -> Gpu:
-    """The GPU with a name or alias; raises DeviceError if there is none."""
-    catalogue = gpu_catalogue()
-    return catalogue[catalogue_name(name, catalogue)]
-
-
 _MAKERS: Final = re.compile(r"(?:(?:nvidia|geforce|tesla|amd|instinct|intel)-?)+")
 _MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)g(?:i?b)?")
 _MODEL: Final = re.compile(r"(?P<letters>[a-z-]*)(?P<number>\d+)")
