@@ -68,6 +68,9 @@ REFUSED = [
     ("docs --html page.html", 2,
      "dsocr-analyze docs has no option --html, which is an option of the main command, compare; see"
      " dsocr-analyze docs --help"),
+    ("time l4 --concurrency all", 2,
+     "--concurrency 'all' is not a whole number or range; give 1 to 65536: numbers and ranges like"
+     " 10,100:1000:100, knee or max"),
     ("time l4 --price 2,5", 2,
      "--price '2,5' is invalid; did you mean 2.5? give a number; see dsocr-analyze time --help"),
     ("time l4 --preprocess-ms 0,125", 2,

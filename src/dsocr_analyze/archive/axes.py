@@ -30,12 +30,14 @@ _MOST_LISTED: Final = 10_000
 _MOST_VALUES: Final = 10_000_000
 
 
-def parse_numbers(argument: str, text: str, least: int, most: int) -> NDArray[np.int64]:
+def parse_numbers(
+    argument: str, text: str, least: int, most: int, names: str = ""
+) -> NDArray[np.int64]:
     """Numbers and ranges from least to most, like `10,100:1000:100`: `[n]`.
 
-    Raises WorkloadError.
+    Raises WorkloadError, which says what `names` the caller takes, too.
     """
-    right = f"give {least} to {most}: numbers and ranges like 10,100:1000:100"
+    right = f"give {least} to {most}: numbers and ranges like 10,100:1000:100{names}"
     grids: list[tuple[Sequence[int], ...]] = []
     for item in _items(argument, text, right):
         if not re.fullmatch(_RANGE, item):

@@ -133,7 +133,9 @@ def _concurrencies(text: str) -> list[Concurrency]:
     numbers = ",".join([each for each in items if each.lower() not in named])
     points: list[Concurrency] = []
     if numbers or not named:
-        points = parse_numbers("concurrency", numbers, 1, MOST_CONCURRENCY).tolist()
+        points = parse_numbers(
+            "concurrency", numbers, 1, MOST_CONCURRENCY, ", knee or max"
+        ).tolist()
     if len(points) > _MOST_POINTS:
         raise WorkloadError(
             f"concurrency {text} is too many values; give at most {_MOST_POINTS}",
