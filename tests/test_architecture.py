@@ -298,6 +298,7 @@ TRACE = (
         ("--engine analytic -q", None, PROGRAM),
         ("--version", None, PROGRAM),
         ("devices", "devices", PROGRAM),
+        ("compare base gundam", "compare", PROGRAM),
         ("--model reference -q", None, f"{PROGRAM} {TRACE}"),
     ],
     first(1),

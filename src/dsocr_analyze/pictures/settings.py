@@ -1,8 +1,10 @@
 """The settings of figures; a picture's title lists those that are fixed."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from dsocr_analyze.figures import Model
 from dsocr_analyze.report.markdown import mode_name
@@ -10,7 +12,9 @@ from dsocr_analyze.report.opening import Workload
 from dsocr_analyze.report.table import counted
 from dsocr_analyze.report.tables import model_name
 from dsocr_analyze.timing import TimeEntry
-from dsocr_analyze.timing.assumptions import Assumptions
+
+if TYPE_CHECKING:
+    from dsocr_analyze.timing.assumptions import Assumptions
 
 Setting: TypeAlias = str | int | float | None
 """A setting's value; None for something without it."""

@@ -1,17 +1,21 @@
 """Reads saved reports and measurements of this schema version."""
 
+from __future__ import annotations
+
 import reprlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.input_files import DOCUMENT_BYTES, exists, read_bytes
 from dsocr_analyze.report.document import Report
-from dsocr_analyze.report.measured import Measurement
 from dsocr_analyze.report.opening import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from dsocr_analyze.report.measured import Measurement
 
 LARGEST_NUMBER: Final = 10**30
 """Above any figure that a workload can reach."""
@@ -81,6 +85,8 @@ def _report(parsed: Any) -> Report:
 
 
 def _measurement(parsed: Any) -> Measurement:
+    from dsocr_analyze.report.measured import Measurement  # with numpy, which reports do without
+
     found = msgspec.convert(parsed, Measurement)
     if found.command != "measure":
         raise ValueError(f"it is of the command {reprlib.repr(found.command)}")
