@@ -147,6 +147,7 @@ class Served:
 
     # --- memory
 
+    @cache  # noqa: B019  # a model lives as long as the process
     def cache_elements(self, c: ModelDimensions) -> int:
         """Elements that all layers cache per token."""
         kernels = self.step(1, 1, c, BFLOAT16, 8)
