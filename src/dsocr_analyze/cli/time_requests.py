@@ -226,10 +226,7 @@ def lengths_without_repetition(
     given: Mapping[str, Any],
 ) -> Callable[[int], OutputLengths] | None:
     """Output lengths if no page repeated itself to its limit; None if none does."""
-    mean = given["mean_new_tokens"]
-    if not given["share_at_limit"]:
-        return None
-    return lambda limit: OutputLengths.mean_and_limit(mean, limit, 0.0)
+    return lengths_by_limit({**given, "share_at_limit": 0.0}) if given["share_at_limit"] else None
 
 
 def lengths_are_given(given: Mapping[str, Any]) -> bool:
