@@ -46,10 +46,13 @@ from numpy.typing import NDArray
 from dsocr_analyze.hardware import coefficients as records
 from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue
 from dsocr_analyze.hardware.kernel_times import (
+    AS_BY_TOKENS,
     BEST_64,
     BEST_128,
     BY_EXPERTS,
+    BY_ROWS,
     BY_TOKENS,
+    BY_TOKENS_8,
     GROUPS,
     IDLE,
     TILES,
@@ -103,10 +106,10 @@ SECOND_KERNEL: Final[dict[str, Any]] = {
 """Of experts where every row was measured with the same kernel: unused."""
 
 
-def options(kind: str, dtype: str, gpu: str, engine: str) -> list[dict[str, int]]:
+def options(kind: str, dtype: str, gpu: str, engine: str) -> list[dict[str, float]]:
     """Whole-numbered coefficients to try, by what the library's kernels are known to do."""
     is_vllm = engine == "vllm"
-    choices: dict[str, tuple[int, ...]]
+    choices: dict[str, tuple[float, ...]]
     if kind == "movement":
         return [{}]
     if kind == "gemm":
@@ -119,10 +122,20 @@ def options(kind: str, dtype: str, gpu: str, engine: str) -> list[dict[str, int]
         # vLLM takes Triton's kernels on Ada, CUTLASS's in float8 on Hopper, which are as if they
         # were Triton's, and elsewhere tuned ones. TensorRT-LLM's take multiples of 128.
         tiles: tuple[int, ...] = (BEST_64, BEST_128)
-        if not is_vllm or gpu in ("l40s", *_HOPPER):
-            tiles = (BY_TOKENS if is_vllm else BY_EXPERTS,)
+        if not is_vllm:
+            tiles = (BY_EXPERTS,)
+        elif gpu in _BLACKWELL:
+            tiles = (BY_ROWS,)
+        elif gpu in _HOPPER:
+            tiles = (AS_BY_TOKENS if dtype == "float8" else BY_TOKENS,)
+        elif gpu == "l40s":
+            tiles = (BY_TOKENS_8 if dtype == "float8" else BY_TOKENS,)
         choices = {"tiles": tiles,
                    "inter_step": (128,) if gpu in _BLACKWELL and is_vllm else (1,)}  # fmt: skip
+        if BY_ROWS in tiles:
+            # TensorRT-LLM's tiles of few rows are far from where the other fits start.
+            choices |= {"rate_16": (4.4,), "rate_32": (5.8,), "rate_64": (12.0,),
+                        "wide_memory": (0.9,), "ramp_mb": (25.0,)}  # fmt: skip
     elif kind == "generation_attention":
         choices = {"tile_keys": (64, 128), "slots": (1, 2)}
         if gpu in _FLASH2 and is_vllm and dtype == "bfloat16":
@@ -192,7 +205,7 @@ def fit_kind(
     if isinstance(found, records.ExpertsCoefficients):
         if not training.sizes["fallback"].any():
             found = dataclasses.replace(found, **SECOND_KERNEL)
-        if found.tiles not in (BY_TOKENS, BY_EXPERTS):
+        if found.tiles in (BEST_64, BEST_128, BY_ROWS):
             found = dataclasses.replace(found, unaligned_ns=1e-6)
     return found
 

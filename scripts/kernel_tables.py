@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -123,6 +124,8 @@ def read_rows(
     if not chosen.any():
         return None
     sizes, keys, within = _sizes(columns, kind)
+    if engine == "vllm" and kind == "experts":
+        sizes["touched"] = touched(sizes, in_bfloat16)
     if engine == "sglang" and kind == "experts":
         # But on L40S, every expert had a gate: 2688 x 1856, too, takes three matrices' time.
         sizes["gated"] = sizes["gated"] if gpu == "l40s" else np.ones(len(within))
@@ -138,6 +141,33 @@ def read_rows(
         shapes = zip(sizes["experts"], sizes["inter"], strict=True)
         rows = rows.taken(np.array([shape not in tuned for shape in shapes]))
     return rows
+
+
+def in_bfloat16(values: Floats) -> Floats:
+    """Values rounded to the nearest ones of bfloat16, of two the even one."""
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    return rounded.astype(np.uint32).view(np.float32).astype(float)
+
+
+def touched(sizes: dict[str, Floats], as_type: Callable[[Floats], Floats] = np.copy) -> Floats:
+    """Experts with a token where choices are balanced, by `balanced_logits` of the collectors.
+
+    A token's choices are a stride apart, and tokens step evenly through it. Where they are fewer
+    than it is long, numbers of experts are of a type: in vLLM's collector, of bfloat16, which has
+    only every second number from 256, so that up to a quarter of 512 experts fewer have a token.
+    """
+    names = ("tokens", "experts", "top_k")
+    every = np.stack([sizes[name] for name in names], axis=1)
+    unique, where = np.unique(every, axis=0, return_inverse=True)
+    found = []
+    for tokens, experts, top_k in unique:
+        stride = np.ceil(experts / top_k)
+        steps = as_type(as_type(np.arange(tokens) * stride) / tokens)
+        starts = as_type(stride * np.arange(top_k))
+        chosen = as_type(np.add.outer(steps, starts)) % experts
+        found.append(experts if tokens >= stride else len(np.unique(chosen.astype(int))))
+    return np.array(found, dtype=float)[where.ravel()]
 
 
 def _version(path: Path) -> list[int]:
@@ -209,8 +239,7 @@ def _sizes(
         whole = zip(sizes["hidden"], sizes["inter"], strict=True)
         sizes["gated"] = np.array([pair not in _UNGATED for pair in whole], dtype=float)
         sizes["inter"] = sizes["inter"] / columns["moe_tp_size"]
-        # Balanced choices touch as many experts as there are, or as there are choices.
-        sizes["touched"] = np.minimum(sizes["experts"], sizes["tokens"] * sizes["top_k"])
+        sizes["touched"] = touched(sizes)
         second = np.array(["cutlass" in str(name) for name in columns["kernel_source"]])
         sizes["fallback"] = (second & ~second.all()).astype(float)
         keys = ("hidden_size", "inter_size", "topk", "num_experts")

@@ -215,16 +215,89 @@ def test_expected_experts_by_hand(tokens, experts, top_k, touched):
 
 
 def test_inner_sizes_are_padded_where_the_library_pads_them():
-    padded, second, *others = (
-        device(name).grouped_experts_seconds(
-            64, 2048, np.array([320, 384]), 64, 6, activation=activation
+    def seconds(name, activation="silu", gated=True):
+        inter = np.array([320, 384])
+        return device(name).grouped_experts_seconds(
+            64, 2048, inter, 64, 6, activation=activation, gated=gated
         )
-        for name, activation in itertools.product(("b200", "gb300", "h100-sxm"), ("silu", "gelu"))
-    )
-    for few, more in ((padded, second), others[:2]):
-        assert few[0] == few[1] < more[0] < more[1]
+
+    for name in ("b200", "gb300"):
+        alone, joint, second = seconds(name, gated=False), seconds(name), seconds(name, "gelu")
+        # Multiples of 128: one matrix of 320 columns is one of 384, but two together are 640.
+        assert alone[0] == alone[1]
+        assert joint[0] / joint[1] == pytest.approx((640 + 384) / (768 + 384), abs=0.05)
+        assert joint[1] < second[0] < second[1]
     # An activation changes nothing where one kernel has all.
-    assert (others[2] == others[3]).all()
+    assert (seconds("h100-sxm") == seconds("h100-sxm", "gelu")).all()
+
+
+RATES = "rate_16", "rate_32", "rate_64"
+
+
+def bare_experts(gpu, cold=True, **sizes):
+    """Seconds by coefficients of which those not given are the chip's own limits."""
+    given = {"tiles": 2, "inter_step": 1, **dict.fromkeys(RATES, 1e6), "share_128": 1.0,
+             "tile_us": 1e-9, "whole_waves": 1e3, "unaligned_ns": 1e-9, "memory_share": 1.0,
+             "wide_memory": 1e-9, "l2_share": 1.0, "ramp_mb": 1e-9, "norm": 1e3,
+             "movement_share": 1e9, "launch_us": 1e-9}  # fmt: skip
+    own = {name: sizes.pop(name, value) for name, value in given.items()}
+    c = replace(H100.fitted("experts").coefficients, **own)
+    arrays = {name: np.asarray(size, dtype=float) for name, size in sizes.items()}
+    return formula_seconds(c, arrays, Machine.of(gpu, "bfloat16", cold=cold), 2)
+
+
+def test_tensorrt_llm_takes_tiles_of_half_of_the_next_power_of_two_rows():
+    """One expert whose columns are nearly a wave of tiles of 128, at the same rate of all tiles."""
+    sizes = {"hidden": 128 * 136, "inter": 64 * 136, "experts": 1, "top_k": 1, "touched": 1}
+    rows, gpu = np.array([8, 32, 64, 96, 512]), device("b200").gpu
+    seconds = bare_experts(gpu, tiles=4, **dict.fromkeys(RATES, 1e-6), tokens=rows, **sizes)
+    # A tile of 8 rows, which takes as long as one of 16, then two of 16, of 32 and of 64.
+    paid = [16, 2 * 16, 2 * 32, 2 * 64, 8 * 64]
+    assert seconds * 1e6 / (2 * 128 * 192 * 136) == pytest.approx(paid, rel=1e-3)
+
+
+def test_tensorrt_llm_chooses_an_expert_after_the_other():
+    one, many = (
+        bare_experts(
+            device("b200").gpu,
+            tiles=4,
+            tokens=1,
+            hidden=128,
+            inter=128,
+            experts=512,
+            top_k=top_k,
+            touched=top_k,
+        )
+        for top_k in (1, 21)
+    )
+    assert many - one == pytest.approx(440 * 0.015e-6, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "touched", "loads", "registers"),
+    # Tiles of 32 x 128, 64 x 128, the same with twice the threads, and 128 x 128.
+    [(96, 4, 160 * 64, 112), (128, 4, 192 * 64, 160), (160, 4, 192 * 64, 80),
+     (640, 8, 256 * 64, 128)],
+)  # fmt: skip
+def test_single_loads_are_slower_where_a_thread_has_too_few_registers(
+    tokens, touched, loads, registers
+):
+    """Of weights whose width is no multiple of 16; one tile of rows for each expert."""
+    seconds = bare_experts(
+        H100.gpu, unaligned_ns=1e3, tokens=tokens, hidden=128 * 125, inter=24, experts=64, top_k=1,
+        touched=touched,
+    )  # fmt: skip
+    assert seconds == pytest.approx(touched * loads * max(1, registers / 100) * 1e-6, rel=0.01)
+
+
+def test_what_experts_hand_on_stays_in_l2_beside_small_weights():
+    sizes = {"tokens": 64, "hidden": 1024, "experts": 16, "top_k": 1, "touched": 16}
+    # 6 MB of weights, and 403 MB.
+    for inter, share in ((64, 1.0), (4096, 1e-3)):
+        seconds = bare_experts(H100.gpu, cold=False, movement_share=1e-3, inter=inter, **sizes)
+        weights = 16 * 3 * 1024 * inter * 2
+        moved = 2 * 64 * (3 * inter + 2 * 1024) + 4 * 64 * 1024
+        assert seconds == pytest.approx((weights + moved / share) / 3.35e12, rel=0.15)
 
 
 # --- types ---------------------------------------------------------------------------------------
@@ -373,14 +446,8 @@ def test_tiles_of_queries_begin_well_before_the_middle_of_many():
 
 
 def test_a_tokens_experts_read_it_from_memory_once():
-    c = replace(
-        H100.fitted("experts").coefficients, rate_16=1e6, rate_32=1e6, rate_64=1e6, share_128=1e6,
-        tile_us=1e-9, unaligned_ns=1e-9, memory_share=1.0, wide_memory=1e-9, ramp_mb=1e-9,
-        norm=1e3, movement_share=1e9, launch_us=1e-9,
-    )  # fmt: skip
     sizes = {"tokens": 96, "hidden": 2048, "inter": 512, "experts": 64, "top_k": 8, "touched": 64}
-    sizes = {name: np.array(float(size)) for name, size in sizes.items()}
-    seconds = formula_seconds(c, sizes, Machine.of(H100.gpu, "bfloat16", cold=True), 2)
+    seconds = bare_experts(H100.gpu, movement_share=1e9, **sizes)
     weights = 64 * 3 * 2048 * 512
     # 96 tokens, 768 rows out of the first product and in and out of the second.
     read_and_written = 96 * 2048 + 768 * (1024 + 512 + 2048)
@@ -831,9 +898,9 @@ def test_what_is_wrong_in_a_users_file_is_named(tmp_path, text, part):
 
 
 def test_every_choice_of_a_library_may_stand_in_a_profile():
-    most = {"ScaledGemmCoefficients": len(kernel_times.TILES) - 1, "ExpertsCoefficients": 3}
+    most = {"ScaledGemmCoefficients": len(kernel_times.TILES) - 1, "ExpertsCoefficients": 6}
     assert {record.__name__: largest for record, largest in profiles._MOST_TILES.items()} == most
-    assert len(kernel_times._CHOICES) == 4
+    assert len(kernel_times._CHOICES) == 7
 
 
 def test_the_table_shows_every_gpu_and_what_is_extrapolated_or_assumed(

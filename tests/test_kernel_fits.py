@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kernel_fits import MeasuredRows, first_guess, fit_errors, fitted, held_out_groups, predicted
+from kernel_tables import in_bfloat16, touched
 
 from dsocr_analyze.hardware import device
 
@@ -40,3 +41,25 @@ def test_three_groups_of_ten_are_held_out_whole():
     held = held_out_groups([*groups, *groups])
     assert (held[: len(groups)] == held[len(groups) :]).all()
     assert 0.27 < held.mean() < 0.33
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "top_k", "in_float32", "in_16_bits"),
+    # A token's choices are ceil(512 / 10) = 52 apart: 52 tokens touch all experts.
+    [(1, 512, 10, 10, 10), (48, 512, 10, 473, 364), (52, 512, 10, 512, 512), (8, 128, 8, 64, 64)],
+)
+def test_tokens_of_the_collectors_step_through_the_experts(
+    tokens, experts, top_k, in_float32, in_16_bits
+):
+    torch = pytest.importorskip("torch")
+    names = {"tokens": tokens, "experts": experts, "top_k": top_k}
+    sizes = {name: np.array([float(size)]) for name, size in names.items()}
+    for dtype, as_type, expected in (
+        (torch.float32, np.copy, in_float32), (torch.bfloat16, in_bfloat16, in_16_bits)
+    ):  # fmt: skip
+        assert touched(sizes, as_type) == expected
+        stride = -(-experts // top_k)
+        # As torch rounds; whole strides of tokens have whole numbers.
+        steps = (torch.arange(tokens) * stride).to(dtype) / tokens
+        chosen = (steps.unsqueeze(1) + (torch.arange(top_k) * stride).to(dtype)) % experts
+        assert tokens >= stride or len(chosen.long().unique()) == expected

@@ -240,9 +240,14 @@ BEST_64: Final = 0
 BEST_128: Final = 1
 BY_TOKENS: Final = 2
 BY_EXPERTS: Final = 3
+BY_ROWS: Final = 4
+BY_TOKENS_8: Final = 5
+AS_BY_TOKENS: Final = 6
 """How a library chooses its tile (`tiles`): the fastest with 64 or with 128 columns; by the tokens
-(vLLM's Triton kernels); by whether there are more tokens than experts (SGLang's, and vLLM's before
-0.17)."""
+(vLLM's Triton kernels, `get_default_config`); by whether there are more tokens than experts
+(SGLang's, and vLLM's before 0.17); by an expert's mean rows, of which a tile has half of the next
+power of two (TensorRT-LLM's kernels in FlashInfer without tuning, `selectDefaultTileN`). vLLM's
+Triton kernels take longer blocks in float8; CUTLASS's on Hopper are as if they chose by tokens."""
 
 
 class _Tile(NamedTuple):
@@ -254,8 +259,22 @@ class _Tile(NamedTuple):
     step: int
     has_few_rows: bool | None
     """Whether weights stream at full speed; None to tell by an expert's rows."""
+    warps: int = 4
+    """Of Triton's kernels; 0 for others."""
+
+    def spilled(self, rows: int) -> float:
+        """Factor on single loads, if sums and addresses are more than a thread's registers hold."""
+        values = rows * self.columns + (rows + self.columns) * self.step
+        each = values / max(1, 32 * self.warps)
+        if each > _ALL_SPILLED:
+            return values / _AT_ONCE if self.warps else 1.0
+        return max(1.0, each / _HELD)
 
 
+_HELD: Final = 100
+_ALL_SPILLED: Final = 160
+"""A thread's values beyond which all go through memory, as they do in float8 (L40S)."""
+_AT_ONCE: Final = 600
 _BETWEEN: Final = 192
 """Rows of a tile that runs at the rate of 128."""
 _EVERY_TILE: Final = (16, 32, 64, 128, _BETWEEN)
@@ -263,10 +282,21 @@ _CHOICES: Final[Mapping[int, Sequence[_Tile]]] = {
     BEST_64: [_Tile(_EVERY_TILE, 64, 64, None)],
     BEST_128: [_Tile(_EVERY_TILE, 128, 64, None)],
     BY_TOKENS: [_Tile([16], 64, 128, True), _Tile([32], 64, 128, True), _Tile([32], 128, 64, False),
-                _Tile([64], 128, 64, False), _Tile([128], 128, 64, False)],
+                _Tile([64], 128, 64, False), _Tile([64], 128, 64, False, 8),
+                _Tile([128], 128, 64, False, 8)],
+    BY_TOKENS_8: [_Tile([16], 64, 128, True), _Tile([32], 64, 128, True),
+                  _Tile([32], 128, 128, False), _Tile([64], 128, 128, False),
+                  _Tile([64], 128, 128, False, 8), _Tile([128], 128, 128, False, 8)],
+    AS_BY_TOKENS: [_Tile([16], 64, 128, True, 0), _Tile([32], 64, 128, True, 0),
+                   _Tile([32], 128, 64, False, 0), _Tile([64], 128, 64, False, 0),
+                   _Tile([64], 128, 64, False, 0), _Tile([128], 128, 64, False, 0)],
     BY_EXPERTS: [_Tile([16], 32, 64, True), _Tile([64], 64, 32, False)],
+    BY_ROWS: [_Tile([rows], 128, 64, None) for rows in (8, 16, 32, 64)],
 }  # fmt: skip
-_TOKENS: Final = (32, 64, 96, 512)
+_TOKENS: Final = (32, 64, 96, 128, 512)
+_MEAN_ROWS: Final = (16, 32, 64)
+_ROUTING_US: Final = 0.015
+"""TensorRT-LLM's time to choose an expert beside each that is chosen."""
 _ROWS_BEGUN: Final = 1 / 8
 """Fraction of a further tile of an expert's rows in which it is begun."""
 _FEW_EACH: Final = 8
@@ -298,7 +328,9 @@ def _experts(
     )
     second = np.asarray(size.get("fallback", 0) > 0) & (c.inter_step > 1)
     width = np.where(second, inter, c.inter_step * np.ceil(inter / c.inter_step))
-    up_width = np.where(size.get("gated", 1) > 0, 2, 1) * width
+    gates = np.where(size.get("gated", 1) > 0, 2, 1)
+    # The first product's columns are those of both matrices together.
+    up_width = np.where(second, gates * inter, c.inter_step * np.ceil(gates * inter / c.inter_step))
     all_rows = tokens * size["top_k"]
     weights = touched * (up_width + width) * hidden * weight_bytes
     activations = (tokens * hidden + all_rows * (hidden + 3 * width)) * _ACTIVATION_BYTES
@@ -309,7 +341,7 @@ def _experts(
     fitting = machine._replace(cold=False).hits(
         up_width * hidden * weight_bytes, sharpness=_AGAIN_SHARPNESS
     )
-    again = 1 - fitting if c.tiles in (BEST_64, BEST_128) else 1.0
+    again = 1 - fitting if c.tiles in (BEST_64, BEST_128, BY_ROWS) else 1.0
 
     def at_bounds(number: int, some: Floats) -> Floats:
         return both(number, some, np.minimum(size["experts"], some * size["top_k"]))
@@ -331,20 +363,38 @@ def _experts(
             seconds = seconds + slower * _overlapped(compute, memory, c.norm)
         return seconds
 
-    bounds = {BY_TOKENS: _TOKENS, BY_EXPERTS: (size["experts"],)}.get(c.tiles, ())
-    moved = 2 * all_rows * (3 * width + 2 * hidden) + 4 * tokens * hidden
-    share = np.where(second, c.fallback_movement, c.movement_share)
-    launch = c.launch_us + np.where(second, c.fallback_us, 0.0)
+    bounds = {
+        BEST_64: [], BEST_128: [], BY_EXPERTS: [size["experts"]],
+        BY_ROWS: [rows * size["experts"] / size["top_k"] for rows in _MEAN_ROWS],
+    }.get(c.tiles, _TOKENS)  # fmt: skip
+    routing = _ROUTING_US * size["top_k"] ** 2 if c.tiles == BY_ROWS else 0.0
+    launch = c.launch_us + routing + np.where(second, c.fallback_us, 0.0)
     may_fall = (inter < _NARROW_INTER) | (inter % _ALIGNED > 0)
     seconds = _by_range(
         tokens, bounds, both, ramp=_RAMP, may_fall=may_fall, at_bounds=at_bounds
     ) + launch * 1e-6  # fmt: skip
-    needed = (up_width + width) * hidden * np.minimum(1.0, inter / width)
+    needed = (gates + 1) * inter * hidden
     return (
-        seconds + moved / (share * machine.bytes_per_second),
+        seconds + _handed_on(size, width, second, weights, machine, c),
         2.0 * all_rows * needed,
         touched * needed * weight_bytes,
     )
+
+
+def _handed_on(
+    size: Sizes, width: Floats, second: NDArray[np.bool_], weights: Floats, machine: Machine,
+    c: records.ExpertsCoefficients,
+) -> Floats:  # fmt: skip
+    """Seconds of what one kernel writes and the next reads, from L2 if the weights leave room."""
+    tokens, hidden = size["tokens"], size["hidden"]
+    all_rows = tokens * size["top_k"]
+    moved = 2 * all_rows * (3 * width + 2 * hidden) + 4 * tokens * hidden
+    share = np.where(second, c.fallback_movement, c.movement_share)
+    warm = machine._replace(cold=False)
+    there = warm.hits(moved + weights, c.l2_part, _ACTIVATIONS_SHARPNESS)
+    from_memory = (1 - there) / share + there / np.maximum(share, c.l2_share)
+    seconds: Floats = moved * from_memory / machine.bytes_per_second
+    return seconds
 
 
 def _products(
@@ -352,7 +402,8 @@ def _products(
     machine: Machine, c: records.ExpertsCoefficients,
 ) -> Floats:  # fmt: skip
     n, k = nk
-    limits = {16: c.rate_16, 32: c.rate_32, 64: c.rate_64}
+    # A tile of 8 rows takes as long as one of 16.
+    limits = {8: c.rate_16 / 2, 16: c.rate_16, 32: c.rate_32, 64: c.rate_64}
     full = c.share_128 * machine.flops_per_second / machine.sms
     padded = tile.step * np.ceil(k / tile.step)
     fastest: Floats = np.asarray(np.inf)
@@ -365,6 +416,7 @@ def _products(
         if len(tile.rows) == 1:
             # Most of the loads of further blocks hide behind the first one's.
             loaded = (tile_rows + tile.columns) * np.sqrt(tile.step * padded)
+            loaded = loaded * tile.spilled(tile_rows)
             each = each + np.where(k % _ALIGNED, c.unaligned_ns * 1e-9 * loaded, 0.0)
         fastest = np.minimum(fastest, _waves(units, machine.sms, c.whole_waves) * each)
     return fastest

@@ -63,7 +63,7 @@ _OF_GPU: Final = (
 _MAY_BE_ZERO: Final = (
     "tiles", "splits", "few_heads", "slow_columns", "slow_depth", "packed_queries",
 )  # fmt: skip
-_MOST_TILES: Final = {ScaledGemmCoefficients: 7, ExpertsCoefficients: 3}
+_MOST_TILES: Final = {ScaledGemmCoefficients: 7, ExpertsCoefficients: 6}
 """The largest constant of `kernel_times` for what a library chooses."""
 _NAME: Final = re.compile(r"[^\W_][\w.+-]{0,99}")  # in a table of CSV, no formula
 _LEAST: Final = 1e-9
