@@ -152,7 +152,7 @@ class GenerationCoefficients:
     tile_keys: int
     slots: int
     splits: int
-    """When the library splits keys: a constant of `kernel_times`, or 0 for whenever it is
+    """When the library splits keys: a constant of `attention_times`, or 0 for whenever it is
     faster."""
     few_heads: int
     """Most heads of a key head that run FlashInfer's kernel without matrix units."""

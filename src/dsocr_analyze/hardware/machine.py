@@ -1,7 +1,8 @@
-"""The chip as the formulas of kernel times see it: its peaks, and what L2 serves."""
+"""The chip as the formulas of kernel times see it: peaks, what L2 serves, and how work fills it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -11,6 +12,9 @@ from dsocr_analyze.hardware import coefficients as records
 from dsocr_analyze.hardware.devices import Gpu
 
 Floats: TypeAlias = NDArray[np.float64]
+Sizes: TypeAlias = Mapping[str, Floats]
+Needs: TypeAlias = tuple[Floats, Floats, Floats]
+"""A formula's seconds, the necessary FLOPs and the bytes that have to be moved."""
 
 _L2_USABLE: Final = 0.9
 """Fraction of L2 that bytes fill of which half are there the next time."""
@@ -67,3 +71,73 @@ class Machine(NamedTuple):
         hits = self.hits(moved, usable, sharpness)
         seconds: Floats = (1 / c.memory_share - hits * saved) / self.bytes_per_second
         return seconds
+
+
+# --- how work fills it ---------------------------------------------------------------------
+
+RAMP: Final = 0.25
+"""Fraction beyond a library's limit within which its next kernel takes over."""
+_BEGUN: Final = 0.5
+"""Fraction of a second tile in which it is begun; of the n + 1st, an n-th of it."""
+_WAVE_BEGUN: Final = 0.15
+
+
+def whole(share: Floats, within: float | None = None) -> Floats:
+    """Whole tiles or waves, at least one; a further one is begun `within` a fraction of it.
+
+    Of tiles, the fewer there are, the more gradually: one unit adds as much to one as to many. So
+    times are continuous in sizes of which multiples were measured, or some well beyond them.
+    """
+    low = np.floor(share)
+    begun = (share - low) / (within or _BEGUN / np.maximum(1.0, low))
+    rounded: Floats = np.maximum(1.0, low + np.minimum(1.0, begun))
+    return rounded
+
+
+def waves(units: Floats, sms: int, weight: float, slots: int = 1) -> Floats:
+    """Waves in which the SMs process `units` of work, at least one.
+
+    The mean of whole waves, with this `weight`, and fractional ones. With several `slots` per SM,
+    later waves come in multiples of them: an SM that is done refills them all.
+    """
+    share, early = units / sms, _WAVE_BEGUN / 2
+    rounded = whole(share + early, _WAVE_BEGUN)
+    if slots > 1:
+        later = slots * whole(share / slots + early, _WAVE_BEGUN)
+        rounded = np.where(later > slots, later, np.minimum(rounded, slots))
+    mixed: Floats = np.maximum(1.0, (weight * rounded + share) / (1 + weight))
+    return mixed
+
+
+def overlapped(first: Floats, second: Floats, norm: float) -> Floats:
+    """The (1 + norm)-norm of two times: a little above their maximum if they are alike."""
+    power = 1 + norm
+    longer: Floats = np.maximum(first, second)
+    return longer * (1 + (np.minimum(first, second) / longer) ** power) ** (1 / power)
+
+
+def by_range(
+    size: Floats, bounds: Sequence[Floats | float], seconds: Callable[[int, Floats], Floats],
+    *, ramp: float = 0.0, may_fall: NDArray[np.bool_] | bool = False,
+    at_bounds: Callable[[int, Floats], Floats] | None = None,
+) -> Floats:  # fmt: skip
+    """Seconds of a kernel that a library chooses by the range of a size, up to each of `bounds`.
+
+    `seconds` are those of a size with the kernel of a range. Beyond a bound the next one takes
+    over, within a fraction `ramp` of it. Where it takes less time than the last one did, both take
+    their geometric mean around the bound, as more takes no less time, unless it `may_fall`:
+    `at_bounds` are the seconds there, whatever else depends on a size.
+    """
+    uppers, least = (*bounds, np.inf), np.where(may_fall, 0.0, 1.0)
+    taken, reached = seconds(0, np.minimum(size, uppers[0])), np.zeros(())
+    for number, bound in enumerate(bounds, 1):
+        there = at_bounds or seconds
+        last, first = (there(each, np.asarray(bound)) for each in (number - 1, number))
+        reached = np.maximum(reached * least, last)
+        falls = (first < reached) & (least > 0)
+        level = np.where(falls, np.sqrt(first * reached), np.inf)
+        taken, reached = np.minimum(taken, level), np.minimum(reached, level)
+        longer = seconds(number, np.clip(size, bound, uppers[number]))
+        begun = np.clip((size / bound - 1) / ramp, 0.0, 1.0) if ramp else 1.0 * (size > bound)
+        taken = taken * np.maximum(least, longer / taken) ** begun
+    return taken
