@@ -391,7 +391,7 @@ def test_a_long_prompt_goes_through_in_equal_chunks():
 )  # fmt: skip
 def test_what_is_not_served_is_named_with_a_way_out(changes, named):
     dimensions = dimensions_of(small_directory(**changes))
-    with pytest.raises(ConfigError, match=f"{named}.*runtime eager"):
+    with pytest.raises(ConfigError, match=f"{named}.*runtime='eager'"):
         ServedModel(model_of(dimensions), SERVERS["vllm"])
 
 
@@ -1135,7 +1135,7 @@ def test_the_work_of_corrected_pages_is_longer_in_both_parts(new_tokens, factor,
         (DeviceError, "float8", {"device": device("a100")}, {"precision": Precision("float8")}),
         (DeviceError, "use kv_dtype", {"device": device("a100")},
          {"precision": Precision(cache="float8")}),
-        (DeviceError, "not predicted on a CPU; use runtime eager", {"device": CPU}, {}),
+        (DeviceError, "not predicted on a CPU; use runtime='eager'", {"device": CPU}, {}),
         (DeviceError, "use flash_attention=False", {"device": CPU, "flash_attention": True},
          {"runtime": "eager"}),
     ],

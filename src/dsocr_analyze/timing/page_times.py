@@ -134,7 +134,7 @@ def _check_model(model: TimedModel, assumptions: Assumptions) -> None:
         device.fitted("generation_attention", device.gpu.tensor_dtype, kv_dtype=cache)
     for argument, is_wrong, said in (
         ("runtime", is_cpu and not is_eager,
-         "serving engines are not predicted on a CPU; use runtime eager"),
+         "serving engines are not predicted on a CPU; use runtime='eager'"),
         ("flash_attention", is_cpu and model.flash_attention,
          "a CPU has no FlashAttention-2; use flash_attention=False"),
         ("dtype", not is_cpu and model.dtype == FLOAT32,

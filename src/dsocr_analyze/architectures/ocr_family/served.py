@@ -84,15 +84,15 @@ class Served:
         for is_wrong, said in (
             (c.decoder.use_mla,
              "'use_mla' is true, and serving engines are modelled for plain attention only; use"
-             " runtime eager, or a model with 'use_mla' false"),
+             " runtime='eager', or a model with 'use_mla' false"),
             (act != "silu",
-             f"'hidden_act' is {act!r}, and serving engines fuse 'silu' only; use runtime eager"),
+             f"'hidden_act' is {act!r}, and serving engines fuse 'silu' only; use runtime='eager'"),
             (c.decoder.rope_scaling == "dynamic",
-             "'rope_scaling' of type 'dynamic' is not modelled for serving engines; use runtime"
-             " eager"),
+             "'rope_scaling' of type 'dynamic' is not modelled for serving engines; use"
+             " runtime='eager'"),
         ):  # fmt: skip
             if is_wrong:
-                raise ConfigError(f"config.json: {said}")
+                raise ConfigError(f"config.json: {said}", arguments=["runtime"])
 
     # --- kernels
 
