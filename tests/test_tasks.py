@@ -117,7 +117,7 @@ ANSWERS = {
     "archive scans --mode base,gundam --histogram tokens":
         "^mode base: 17 pages cost 46.00 TFLOPs .*\nmode gundam: 17 pages cost 99.58 TFLOPs",
     "archive scans --gpu h100 --deadline 1h":
-        r"vllm, mode gundam: 17 pages take [\d.]+ GPU-hours \(.*\); 1 GPU for",
+        r"vllm, mode gundam: 17 pages take [\d.]+ GPU-hours \(.*\); 1 GPU to finish in 1 h;",
     "sweep --page 400:2000:400x1754 --output widths.csv": r"^wrote widths.csv \(5 rows\)$",
     "tree --depth 3": r"\nDeepseekOCRForCausalLM +3,336,106,240 (.* )?4,591,267,432,942",
     "tree --mode tiny --depth 3": r"\nDeepseekOCRForCausalLM +3,336,106,240 (.* )?365,326,691,781",
@@ -126,7 +126,7 @@ ANSWERS = {
     "--arch unlimited-ocr --prompt-pages 10 --mode base --engine analytic":
         r"^input   10 pages .*2,730 visual \+ 5 .*\npasses  .*15.10 TFLOPs.*\npage    1.646 TFLOPs",
     "time h100 --arch unlimited-ocr --prompt-pages 10 --mode base":
-        r"vllm: [\d.]+ s a prompt of 10 pages \(.*" + RATE.format(16),
+        r"vllm: [\d.]+ s a prompt of 10 pages \(.*" + RATE.format("16 prompts"),
     "time h100 --plot load.svg": RATE.format(16),
     "time h100 --plot roofline.svg --quantity roofline": "bound by",
     "--engine analytic --gpu h100 --html page.html": PAGE,
