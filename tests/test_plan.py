@@ -234,7 +234,7 @@ def test_the_answer_is_in_the_first_lines(capsys):
         ("--pages 1k --dtype float32 -q --first-token 1s", 2, "no GPU of the catalogue supports"),
         ("--pages 1k --gpu h100 --max-new-tokens 1", 0, "1,000 pages in"),
         ("--pages 1k --gpu h100 --offline --workers 4", 0, "1,000 pages in"),
-        ("pages.csv --page a4 --gpu h100", 2, "--page a4 has no effect beside a list"),
+        ("pages.csv --page a4 --gpu h100", 2, "--page has no effect beside a list"),
         ("none.csv --gpu h100", 2, "none.csv"),
         ("2M --gpu h100", 2, "'2M' is no FILE or FOLDER; did you mean --pages 2M?"),
         ("--pages 1k --gpu h100 --mode tiny,base", 2, "no mode 'tiny,base'; did you mean tiny or"),

@@ -126,7 +126,7 @@ def test_a_plan_takes_a_list_of_pages_and_warns_of_what_is_none(pages, printed):
         (lambda: fit("t4", memory_gb=12), WorkloadError, "^memory_gb 12 is of a card without"),
         (lambda: fit(reserved=1.0), WorkloadError, "reserved 1.0 is out of range"),
         (lambda: plan(), WorkloadError, "give pages, their number, or a file or folder"),
-        (lambda: plan(file="x.csv", mix={"a4": 1.0}), WorkloadError, "^give file or mix, not both"),
+        (lambda: plan(file="x.csv", mix={"a4": 1.0}), WorkloadError, "^mix has no effect beside"),
         (lambda: plan(5, page="a4", mix={"a4": 1.0}), WorkloadError, "^give page or mix, not both"),
         (lambda: plan(5, mix={"a9x": 1.0}), WorkloadError, "a9x"),
         (lambda: plan(5, mix={"a4": 0}), WorkloadError, "^mix has the share 0 of 'a4'; give"),

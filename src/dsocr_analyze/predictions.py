@@ -7,15 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypedDict, Unpack
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dsocr_analyze.analysis import Engine, directory_named
-from dsocr_analyze.architectures import DEFAULT_PAGE, ImagePath, PageRequest, PageSize
-from dsocr_analyze.architectures.architecture import Architecture
+from dsocr_analyze.architectures import ImagePath, PageRequest, PageSize
 from dsocr_analyze.archive import axes, plan as plans, setting
-from dsocr_analyze.archive.pages import Pages
 from dsocr_analyze.archive.plan import PlanDocument
+from dsocr_analyze.archive.planned_pages import batches_of
 from dsocr_analyze.cli import devices, kept_files, options, time_requests
 from dsocr_analyze.errors import WorkloadError, did_you_mean
 from dsocr_analyze.hardware import fit as fitting
@@ -216,10 +212,8 @@ def plan(
     if file is None and pages is None:
         raise WorkloadError("give pages, their number, or a file or folder of them")
     assumed = _assumed(given)
-    goals = plans.Goals(
-        pages, deadline_hours, first_token_seconds,
-        time_requests.lengths_without_repetition(assumed),
-    )  # fmt: skip
+    without_repetition = time_requests.lengths_without_repetition(assumed)
+    goals = plans.Goals(pages, deadline_hours, first_token_seconds, without_repetition)
     requested = time_requests.many_pages_requested(
         assumed, _names(gpu or [*options.all_gpus()]), time_requests.lengths_by_limit(assumed)
     )
@@ -227,8 +221,10 @@ def plan(
     counted = setting.CountedModel.from_directory(directory)
     chosen = axes.mode_or_sizes(counted.architecture, mode or counted.architecture.default_mode)
     way = setting.Setting(chosen, dtype_named(dtype))
-    lengths = {"text_tokens": text_tokens, "max_new_tokens": max_new_tokens}
-    batches = _batches(counted.architecture, file, page, mix, lengths)
+    batches = batches_of(
+        counted.architecture, file, page, None if mix is None else mix.items(),
+        text_tokens=text_tokens, max_new_tokens=max_new_tokens, warn=_warn,
+    )  # fmt: skip
     planned = plans.PlannedPages.from_batches(
         batches, counted, way, requested.job, has_lengths=time_requests.lengths_are_given(assumed)
     ).numbering(pages)
@@ -262,25 +258,6 @@ def _check_names(function: Callable[..., Any], given: Iterable[str], kind: type)
         if name not in names:
             right = did_you_mean(name, names) or f"give {', '.join(names)}"
             raise TypeError(f"{function.__name__}() has no argument {name!r}; {right.strip()}")
-
-
-def _batches(
-    architecture: Architecture,
-    file: str | Path | None,
-    page: PageSize | None,
-    mix: Mapping[PageSize, float] | None,
-    given: Mapping[str, Any],
-) -> Iterable[tuple[Pages, NDArray[np.float64]]]:
-    """The pages of a list, of one size or of a mix, and how many each stands for."""
-    ways = {"file": file, "page": page, "mix": mix}
-    if len(several := [name for name in ways if ways[name] is not None]) > 1:
-        raise WorkloadError(f"give {' or '.join(several)}, not both", arguments=several)
-    usual = PageRequest(architecture=architecture, **given).workload_of_page
-    lengths = {name: getattr(usual, name) for name in given}
-    if file is not None:
-        return plans.batches_of_list(architecture, Path(file), lengths, warn=_warn)
-    shares = [(page or DEFAULT_PAGE, 1.0)] if mix is None else mix.items()
-    return plans.batches_of_mix(architecture, shares, lengths)
 
 
 def _warn(told: Iterable[str]) -> None:

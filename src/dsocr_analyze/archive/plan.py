@@ -1,27 +1,17 @@
 """How many GPUs, pages at once and CPU workers, and how much money, many pages take."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from dsocr_analyze.architectures import PageRequest, PageSize
-from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.archive.evaluate import Floats, Integers, Workloads, evaluate
-from dsocr_analyze.archive.pages import (
-    Pages,
-    open_pages,
-    read_pages,
-    sized_pages,
-    together,
-)
-from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI
+from dsocr_analyze.archive.pages import Pages
 from dsocr_analyze.archive.seconds import (
     METHOD,
     LoadSums,
@@ -46,7 +36,6 @@ from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths, workers
 from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.page_times import PageTimer, PageTimes
 from dsocr_analyze.timing.predict import KNEE, bottleneck, knee, most_within
-from dsocr_analyze.workload import parse_page
 
 _MOST_PAGES: Final = 10**15
 
@@ -147,46 +136,6 @@ class PlannedPages:
                 f"{beyond:,} of {round(self.counts.sum()):,} pages exceed the decoder's"
                 f" max_position_embeddings, {trained}; they are counted anyway"
             )
-
-
-def batches_of_mix(
-    architecture: Architecture, mix: Iterable[tuple[PageSize, Any]], lengths: Mapping[str, int]
-) -> Iterator[tuple[Pages, Floats]]:
-    """A page of each size, and its share, as one batch; raises WorkloadError for none."""
-    sizes, shares = [], []
-    for page, share in mix:
-        if not (isinstance(share, int | float) and 0 < share < math.inf):
-            raise WorkloadError(
-                f"mix has the share {share!r} of {page!r}; give shares above 0", arguments=["mix"]
-            )
-        sizes.append(parse_page(page) if isinstance(page, str) else page)
-        _ = PageRequest(architecture=architecture, page=sizes[-1]).workload  # raises if it is none
-        shares.append(float(share))
-    if not sizes:
-        raise WorkloadError("mix has no pages; give sizes with their shares", arguments=["mix"])
-    yield sized_pages(sizes, architecture.forms.model.page_rule, **lengths), np.array(shares)
-
-
-def batches_of_list(
-    architecture: Architecture,
-    file: Path,
-    lengths: Mapping[str, int],
-    *,
-    pdf_dpi: int = DEFAULT_PDF_DPI,
-    warn: Callable[[Iterable[str]], None],
-    announce: Callable[[str, Callable[[], float | None]], object] = lambda *_: None,
-) -> Iterator[tuple[Pages, Floats]]:
-    """The pages of a list or folder, each once; what is none is warned of."""
-    from dsocr_analyze.archive.shown import malformed_warnings
-
-    listed, malformed, rows = open_pages(file, pdf_dpi=pdf_dpi), [], 0
-    warn(listed.warnings)
-    for some in read_pages(listed.batches, architecture.forms.model.page_rule, **lengths):
-        malformed.append(some.malformed)
-        rows += len(some) + some.malformed.rows
-        yield some, np.ones(len(some))
-        announce(f"{rows:,} pages", listed.share)
-    warn(malformed_warnings(rows, together(malformed)))
 
 
 # --- its document ---------------------------------------------------------------------------------

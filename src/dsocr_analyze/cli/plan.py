@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsocr_analyze.architectures import DEFAULT_PAGE, PageRequest
 from dsocr_analyze.cli import exits, options, page_options, printing, streams, words
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.hardware.devices import rated_gpus
@@ -156,27 +155,16 @@ def _batches(
     context: typer.Context, architecture: Architecture, announce: streams.Announce
 ) -> Iterator[tuple[Pages, NDArray[np.float64]]]:
     """The pages of the list, or of the sizes in the options, and how many each stands for."""
-    from dsocr_analyze.archive import plan as plans
+    from dsocr_analyze.archive.planned_pages import batches_of
     from dsocr_analyze.cli.arrow import spare_pandas
 
-    given = context.params
-    lengths = {name: given[name] for name in ("text_tokens", "max_new_tokens")}
-    usual = PageRequest(architecture=architecture, **lengths).workload_of_page
-    lengths["text_tokens"] = usual.text_tokens
-    if given["file"] is None:
-        if given["mix"] is not None and given["page"] is not None:
-            raise WorkloadError(
-                f"give --page or --mix, not both: --page {given['page']} is a page of the mix"
-            )
-        mix = _mix(given["mix"]) if given["mix"] else [(given["page"] or DEFAULT_PAGE, 1.0)]
-        return plans.batches_of_mix(architecture, mix, lengths)
-    for name in ("mix", "page"):
-        if given[name] is not None:
-            raise WorkloadError(f"--{name} {given[name]} has no effect beside a list; leave it out")
-    spare_pandas()
-    return plans.batches_of_list(
-        architecture, given["file"], lengths, pdf_dpi=given["pdf_dpi"],
+    file, page, mix = map(context.params.get, ("file", "page", "mix"))
+    if file is not None:
+        spare_pandas()
+    return batches_of(
+        architecture, file, page, None if mix is None else _mix(mix),
         warn=partial(words.warn, context), announce=announce,
+        **{name: context.params[name] for name in ("text_tokens", "max_new_tokens", "pdf_dpi")},
     )  # fmt: skip
 
 
