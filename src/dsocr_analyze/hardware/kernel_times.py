@@ -218,18 +218,16 @@ _AT_ONCE: Final = 600
 _BETWEEN: Final = 192
 """Rows of a tile that runs at the rate of 128."""
 _EVERY_TILE: Final = (16, 32, 64, 128, _BETWEEN)
+_BY_TOKENS: Final = (
+    _Tile([16], 64, 128, True), _Tile([32], 64, 128, True), _Tile([32], 128, 64, False),
+    _Tile([64], 128, 64, False), _Tile([64], 128, 64, False, 8), _Tile([128], 128, 64, False, 8),
+)  # fmt: skip
 _CHOICES: Final[Mapping[int, Sequence[_Tile]]] = {
     BEST_64: [_Tile(_EVERY_TILE, 64, 64, None)],
     BEST_128: [_Tile(_EVERY_TILE, 128, 64, None)],
-    BY_TOKENS: [_Tile([16], 64, 128, True), _Tile([32], 64, 128, True), _Tile([32], 128, 64, False),
-                _Tile([64], 128, 64, False), _Tile([64], 128, 64, False, 8),
-                _Tile([128], 128, 64, False, 8)],
-    BY_TOKENS_8: [_Tile([16], 64, 128, True), _Tile([32], 64, 128, True),
-                  _Tile([32], 128, 128, False), _Tile([64], 128, 128, False),
-                  _Tile([64], 128, 128, False, 8), _Tile([128], 128, 128, False, 8)],
-    AS_BY_TOKENS: [_Tile([16], 64, 128, True, 0), _Tile([32], 64, 128, True, 0),
-                   _Tile([32], 128, 64, False, 0), _Tile([64], 128, 64, False, 0),
-                   _Tile([64], 128, 64, False, 0), _Tile([128], 128, 64, False, 0)],
+    BY_TOKENS: _BY_TOKENS,
+    BY_TOKENS_8: [each._replace(step=128) for each in _BY_TOKENS],
+    AS_BY_TOKENS: [each._replace(warps=0) for each in _BY_TOKENS],
     BY_EXPERTS: [_Tile([16], 32, 64, True), _Tile([64], 64, 32, False)],
     BY_ROWS: [_Tile([rows], 128, 64, None) for rows in (8, 16, 32, 64)],
 }  # fmt: skip

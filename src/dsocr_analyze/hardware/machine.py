@@ -18,10 +18,10 @@ Needs: TypeAlias = tuple[Floats, Floats, Floats]
 
 _L2_USABLE: Final = 0.9
 """Fraction of L2 that bytes fill of which half are there the next time."""
+_L2_WHOLE: Final = 2**20 / 1e6
+"""That fraction if all of L2 is usable, whose datasheets count 2^20 bytes as a MB."""
 _L2_SHARPNESS: Final = 24.0
 """How fast the share of bytes that are still there drops with their number."""
-_L2_WHOLE: Final = 2**20 / 1e6
-"""The same if all of L2 is usable, whose datasheets count 2^20 bytes as a MB."""
 WEIGHTS_SHARPNESS: Final = 16.0
 """The same of weights, which are read one after another in every run."""
 
