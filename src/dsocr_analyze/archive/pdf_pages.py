@@ -181,7 +181,7 @@ def _pixels(page: Mapping[str, Any], dpi: int) -> tuple[int, int]:
         raise PageError(f"its UserUnit {float(unit):g} is not a valid size")
     if turn % 90:
         raise PageError(f"its Rotate {float(turn):g} is not a multiple of 90")
-    scale = unit * dpi / 72  # points an inch
+    scale = unit * dpi / 72  # points per inch
     width, height = (int(side * scale + Fraction(1, 2)) for side in (right - left, high - low))
     return (height, width) if turn % 180 else (width, height)
 

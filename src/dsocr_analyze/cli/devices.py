@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -28,7 +28,7 @@ from dsocr_analyze.workload import position_warnings
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.timing.assumptions import Assumptions
-    from dsocr_analyze.workload import PageWorkload
+    from dsocr_analyze.workload import AnyWorkload, PageWorkload
 
 _MOST_GB: Final = 100_000
 _MEMORY: Final = re.compile(r"(?P<number>[0-9]{1,6}(?:\.[0-9]{1,9})?) *(?P<unit>gi?b|)")
@@ -160,14 +160,13 @@ def fit(
     named = named_devices(known, options.gpu_names(gpu, named_gpus), given["memory_gb"])
     for each in named:
         catalogue.check_features(each.gpu, element, flash_attention=flash_attention and not jobs)
-    directory = page_options.model_directory_from(model, arch, config, stages=stages,
-                    hf_config=hf_config, sliding_window=sliding_window)  # fmt: skip
+    directory = page_options.model_directory_from(
+        model, arch, config, sliding_window=sliding_window, stages=stages, hf_config=hf_config
+    )
     asked = page_options.page_request(context.params, directory)
     architecture, dimensions, workload, _ = Engine(directory).priced(asked, jobs)
     words.print_config_findings(context, directory, by_closed_forms=stages is None)
-    words.warn(context, architecture.warnings_of(asked.workload))
-    if dimensions is not None:
-        words.warn(context, position_warnings(workload, dimensions.decoder.max_position_embeddings))
+    words.warn(context, _doubts(architecture, dimensions, asked.workload, workload))
     devices = named or [*known.values()]
     fits = [
         fitting.fit(each.gpu, architecture, dimensions, workload, dtype=element,
@@ -191,10 +190,20 @@ def fit(
     printing.emit(context, document, printing.Said(
         "\n".join([*answers, f"Ran: {model_text(source)} by {by}",
                    opening_line([document.workload], [element.name], [attention])]),
-        [*documents.fit_tables(document, titles)], [printing.assumptions(context, assumed)],
+        [*documents.fit_tables(document, titles)],
+        [printing.assumptions(context, assumed)],
     ))  # fmt: skip
     if named and not all(each.fits for each in (document.served.values() or fits)):
         raise typer.Exit(exits.NO)
+
+
+def _doubts(
+    architecture: Architecture, dimensions: Any, page: AnyWorkload, priced: PageWorkload
+) -> Iterator[str]:
+    """Warnings about a page, and about positions beyond the decoder's, where these are known."""
+    yield from architecture.warnings_of(page)
+    if dimensions is not None:
+        yield from position_warnings(priced, dimensions.decoder.max_position_embeddings)
 
 
 def _served(
