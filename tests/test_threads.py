@@ -21,7 +21,7 @@ from test_running import contexts
 from transformers import PretrainedConfig, PreTrainedModel, modeling_flash_attention_utils
 from transformers.utils import logging
 
-from dsocr_analyze import DeepSeekOCRSession, analytic, forking, interruption
+from dsocr_analyze import DeepSeekOCRSession, analysis, analytic, forking, interruption
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.model import forward, loading, process_settings
 from dsocr_analyze.trace.composites import Composites
@@ -384,3 +384,26 @@ thread.join()
 raise SystemExit(0 if ended and status == 0 else 1)
 """
         assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or os.cpu_count() == 1, reason="numpy starts no threads"
+)
+@pytest.mark.parametrize(("wanted", "expected"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")])
+def test_numpy_starts_no_threads_for_a_command_unless_the_user_wants_them(wanted, expected):
+    code = (
+        "import atexit, os, sys; sys.argv[1:] = ['time', 'h100', '--format', 'json'];"
+        " tell = lambda: print(len(os.listdir('/proc/self/task')), file=sys.stderr);"
+        " atexit.register(tell); from dsocr_analyze.__main__ import run; run()"
+    )
+    unset = {name: each for name, each in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=unset | wanted, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.split() == [expected]
+
+
+def test_torch_multiplies_with_all_threads(monkeypatch):
+    monkeypatch.setenv("GOTO_NUM_THREADS", "1")
+    analysis.start_torch()
+    assert "GOTO_NUM_THREADS" not in os.environ

@@ -21,6 +21,8 @@ def run() -> NoReturn:
     try:
         _keep_standard_descriptors()
         _let_libraries_warn()
+        # numpy's OpenBLAS would start a thread per core, each waiting busily for products.
+        os.environ.setdefault("GOTO_NUM_THREADS", "1")
         from dsocr_analyze import interruption
 
         interruption.listen()

@@ -173,6 +173,7 @@ def start_torch() -> None:
         Path.cwd()
     except OSError:
         raise AnalyzeError("the current folder has been removed; change to another one") from None
+    os.environ.pop("GOTO_NUM_THREADS", None)  # torch's OpenBLAS has products to share out
     level = "TORCH_CPP_LOG_LEVEL"  # read by that import
     is_chosen = level in os.environ
     os.environ.setdefault(level, "ERROR")  # its profiler warns of what is freed meanwhile
