@@ -403,7 +403,11 @@ def test_numpy_starts_no_threads_for_a_command_unless_the_user_wants_them(wanted
     assert done.stderr.split() == [expected]
 
 
-def test_torch_multiplies_with_all_threads(monkeypatch):
-    monkeypatch.setenv("GOTO_NUM_THREADS", "1")
+@pytest.mark.parametrize(
+    ("threads", "left"), [(forking.ONE_THREAD, None), ("1", "1"), ("8", "8"), ("", "")]
+)
+def test_torch_multiplies_with_as_many_threads_as_the_user_wants(monkeypatch, threads, left):
+    """All of them where it is the command that numpy has one for."""
+    monkeypatch.setenv(forking.NUMPY_THREADS, threads)
     analysis.start_torch()
-    assert "GOTO_NUM_THREADS" not in os.environ
+    assert os.environ.get(forking.NUMPY_THREADS) == left

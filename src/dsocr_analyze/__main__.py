@@ -21,11 +21,13 @@ def run() -> NoReturn:
     try:
         _keep_standard_descriptors()
         _let_libraries_warn()
-        # numpy's OpenBLAS would start a thread per core, each waiting busily for products.
-        os.environ.setdefault("GOTO_NUM_THREADS", "1")
         from dsocr_analyze import interruption
 
         interruption.listen()
+        from dsocr_analyze import forking
+
+        # numpy's OpenBLAS would start a thread per core, each waiting busily for products.
+        os.environ.setdefault(forking.NUMPY_THREADS, forking.ONE_THREAD)
         from dsocr_analyze.cli import main
         from dsocr_analyze.cli.exits import INTERRUPTED
         from dsocr_analyze.cli.streams import drop_unwritable

@@ -32,7 +32,7 @@ from dsocr_analyze.errors import (
     WorkloadError,
 )
 from dsocr_analyze.extras import require_trace
-from dsocr_analyze.forking import importing
+from dsocr_analyze.forking import NUMPY_THREADS, ONE_THREAD, importing
 from dsocr_analyze.interruption import deferred
 from dsocr_analyze.kernels import dtype_named
 from dsocr_analyze.model.directory import ModelDirectory, read_config
@@ -173,7 +173,8 @@ def start_torch() -> None:
         Path.cwd()
     except OSError:
         raise AnalyzeError("the current folder has been removed; change to another one") from None
-    os.environ.pop("GOTO_NUM_THREADS", None)  # torch's OpenBLAS has products to share out
+    if os.environ.get(NUMPY_THREADS) == ONE_THREAD:
+        del os.environ[NUMPY_THREADS]  # torch's OpenBLAS has products to share out
     level = "TORCH_CPP_LOG_LEVEL"  # read by that import
     is_chosen = level in os.environ
     os.environ.setdefault(level, "ERROR")  # its profiler warns of what is freed meanwhile

@@ -16,6 +16,10 @@ from concurrent.futures import Executor
 from functools import cached_property
 from typing import Any, Final
 
+NUMPY_THREADS: Final = "GOTO_NUM_THREADS"
+ONE_THREAD: Final = "01"
+"""What a command sets it to, until it imports torch; a user would write 1, which stays."""
+
 _MOST_SECONDS: Final = 60.0
 """Longest wait of a fork; two threads might wait for each other."""
 
