@@ -354,7 +354,7 @@ MALFORMED = [
         (("--mode", "gundam,base"), 0, ("3 pages", "2 x 3", "66.7 %"), MALFORMED),
         (("--histogram", "tokens"), 0, ("Pages by tokens of the prompt, mode gundam",), MALFORMED),
         (("--strict",), 3, ("3 pages",), [*MALFORMED, "--strict"]),
-        (("--max-new-tokens", 8000), 0, (), [*MALFORMED, "3 of 3 pages exceed"]),
+        (("--max-new-tokens", 8000), 0, (), [*MALFORMED, "3 of 3 pages in mode gundam exceed"]),
         (("--batch-size", 2), 0, ("3 pages in batches of 2 with equal prompts",), MALFORMED),
     ],
 )
@@ -431,6 +431,13 @@ def test_one_page_costs_and_several_cost(capsys, tmp_path, rows, verbs):
     asked = "archive", tmp_path / "pages.csv", "--mode", "tiny"
     said = "".join(run(capsys, *asked, *more)[1] for more in ([], ["--gpu", "h100"]))
     assert [f" {verb} " in said for verb in verbs] == [True] * 3
+
+
+@pytest.mark.parametrize(("rows", "some"), [(0, False), (1, True), (15, True), (16, False)])
+def test_fewer_pages_than_are_at_once_are_said_to_be_priced_as_more(capsys, tmp_path, rows, some):
+    (tmp_path / "pages.csv").write_text("width,height\n0,9\n" + "9,9\n" * rows)
+    out = run(capsys, "archive", tmp_path / "pages.csv", "--mode", "tiny", "--gpu", "h100")[1]
+    assert ("Note: fewer pages than 16 at once: the rate is that of pages that keep" in out) == some
 
 
 @pytest.mark.parametrize(("suffix", "read"), [("csv", csv.read_csv), ("parquet", pq.read_table)])

@@ -36,6 +36,7 @@ from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths, workers
 from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.page_times import PageTimer, PageTimes
 from dsocr_analyze.timing.predict import KNEE, bottleneck, knee, most_within
+from dsocr_analyze.workload import beyond_positions
 
 _MOST_PAGES: Final = 10**15
 
@@ -132,10 +133,7 @@ class PlannedPages:
         columns = np.broadcast_arrays(prompts, self.workloads.max_new_tokens, self.counts)
         pages = zip(*(each.tolist() for each in columns), strict=True)
         if beyond := round(sum(count * share(prompt, most) for prompt, most, count in pages)):
-            yield (
-                f"{beyond:,} of {round(self.counts.sum()):,} pages exceed the decoder's"
-                f" max_position_embeddings, {trained}; they are counted anyway"
-            )
+            yield beyond_positions(beyond, f"{round(self.counts.sum()):,} pages", trained)
 
 
 # --- its document ---------------------------------------------------------------------------------
@@ -197,7 +195,7 @@ class GpuPlan(Struct, frozen=True, kw_only=True):
     Attributes:
         gpu: Its name.
         workers: CPU workers per GPU.
-        largest_concurrency: Most pages at a time that fit in memory.
+        largest_concurrency: Most pages at a time that fit in memory, and that the engine runs.
         memory_bytes: Memory of one GPU.
         planned: The point that the plan takes: the knee, or less to keep to the time to the first
             token; null if that is exceeded by a page alone, or no page fits.

@@ -27,7 +27,7 @@ _POINTS: Final[dict[PointName, str]] = {
     "alone": "a page alone",
     "knee": "the knee",
     "first_token": "the most for that first token",
-    "max": "the most that fit",
+    "max": "the most at once",
 }
 
 _BOUNDS: Final[dict[LoadBound, str]] = {
@@ -88,7 +88,7 @@ def _answer_lines(document: PlanDocument, plan: GpuPlan, point: OperatingPoint) 
     kept = ""
     if within is not None:
         kept = f"; {within.concurrency} at once keep the first token within {seconds_text(limit)}"
-    yield f"At most {counted(plan.largest_concurrency, 'page')} at once fit{kept}"
+    yield f"At most {counted(plan.largest_concurrency, 'page')} at once{kept}"
 
 
 def plan_tables(document: PlanDocument) -> Iterator[Table]:

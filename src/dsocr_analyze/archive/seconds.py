@@ -272,7 +272,12 @@ class ArchiveTimer:
         price, deadline = self._job.price_per_hour, self.deadline_hours
         profile = timed.timer.model.device
         kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
+        steady = (
+            f"fewer pages than {self.concurrency} at once: the rate is that of pages that keep"
+            " coming; plan prices these alone"
+        )
         notes = (
+            *([steady] if 0 < sums.pages < self.concurrency else ()),
             *kernel_seconds.notes_on_lent(profile.gpu, timed.work.kinds),
             *served_notes(self._model.architecture, self._job.host.name, timed.setting.mode),
             *timed.timer.correction.sentences(),

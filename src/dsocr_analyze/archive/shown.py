@@ -44,6 +44,7 @@ from dsocr_analyze.report.table import (
 )
 from dsocr_analyze.report.tables import PALETTE
 from dsocr_analyze.timing import runtime_text
+from dsocr_analyze.workload import beyond_positions
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import ArchiveTimer, TimeRequested
@@ -286,8 +287,7 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
         )
     yield from malformed_warnings(document.rows, document.malformed)
     yield from (
-        f"{beyond:,} of {pages:,} pages exceed the decoder's max_position_embeddings,"
-        f" {max_positions}, in mode {totals.mode}; they are counted anyway"
+        beyond_positions(beyond, f"{pages:,} pages in mode {totals.mode}", max_positions)
         for totals in document.totals
         if (beyond := totals.pages_beyond_max_position_embeddings)
     )

@@ -15,7 +15,7 @@ from dsocr_analyze.cli import arrow, help_text, options, page_options, printing,
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
-from dsocr_analyze.workload import PAPERS
+from dsocr_analyze.workload import PAPERS, beyond_positions
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.combinations import Sweep
@@ -245,11 +245,7 @@ def _write(
         written = [output and f"{output} ({rows:,} rows)", beside and f"{beside} (their metadata)"]
         said = printing.Said("", (), written=[*written, plot])
     printing.emit(context, None, said, picture=None if drawn is None else lambda: drawn)
-    exceeding = (
-        f"{beyond:,} of {rows:,} workloads exceed the decoder's max_position_embeddings,"
-        f" {positions}; they are counted anyway"
-    )
-    return [exceeding] if beyond else []
+    return [beyond_positions(beyond, f"{rows:,} workloads", positions)] if beyond else []
 
 
 def _row_writer(

@@ -179,6 +179,14 @@ def position_warnings(workload: PageWorkload, max_positions: int) -> list[str]:
     return []
 
 
+def beyond_positions(beyond: int, counted: str, max_positions: int) -> str:
+    """A warning about so many of the counted, such as `1,000 pages`."""
+    return (
+        f"{beyond:,} of {counted} exceed the decoder's max_position_embeddings,"
+        f" {max_positions}; they are counted anyway"
+    )
+
+
 # --- prompts ---------------------------------------------------------------------------------
 
 
