@@ -220,12 +220,15 @@ def throughput_picture(
 ) -> Picture:
     """Pages per second with their band; below, seconds of a page and of its first token.
 
+    A prompt stands for a page where a model has no pages, or a prompt has several.
+
     Each GPU and runtime has a colour and marker, hollow for the first token.
     """
     subtitle, labels = _fixed_and_labels(report, dtype, attention, config)
+    unit, units = report.workload.unit, report.workload.units
     handles: list[Artist] = []
     with drawing():
-        picture = Picture("Predicted throughput and latency of pages", subtitle, panels=2)
+        picture = Picture(f"Predicted throughput and latency of {unit}s", subtitle, panels=2)
         rates, latency = picture.panels
         for index, entry in enumerate(report.time):
             loads = sorted(entry.throughput, key=lambda load: load.concurrency)
@@ -242,13 +245,13 @@ def throughput_picture(
             )  # fmt: skip
             latency.plot(at, [load.page_seconds for load in loads], **style)
             latency.plot(at, [load.ttft_seconds for load in loads], markerfacecolor="w", **style)
-        picture.name_axes("pages at once", "pages per second, with band", "seconds")
+        picture.name_axes(f"{unit}s at once", f"{units} per second, with band", "seconds")
         rates.set_ylim(bottom=0)
         scale_logarithmically(latency.xaxis, base=2)
         scale_logarithmically(latency.yaxis)
         for inside in (_KEY["color"], "w"):
             handles += latency.plot([], marker="o", markerfacecolor=inside, **_KEY)
-        picture.add_legend(handles, [*labels, "page", "first token"])
+        picture.add_legend(handles, [*labels, unit, "first token"])
         picture.lay_out()
     return picture
 
