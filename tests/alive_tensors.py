@@ -61,7 +61,7 @@ def held_by_prefill(
 ) -> int:
     """The most bytes that a prefill pass on a CPU holds without its weights and inputs."""
     with (
-        generation.left_as_it_was(model.module),
+        generation.left_as_it_was(model.module.modules()),
         forward.running(model.device, has_weights=model.has_weights),
     ):
         passes = generation.Generation(model, workload, architecture, lambda: None)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -31,13 +31,16 @@ from dsocr_analyze.model.generation import left_as_it_was
 from dsocr_analyze.model.known_values import WITH_VALUES
 from dsocr_analyze.model.process_settings import default_dtype, exclusive
 from dsocr_analyze.report.document import CountsWithIntensity, Module, modules_of, with_intensity
-from dsocr_analyze.trace.record import Trace
+from dsocr_analyze.trace.modules import paths_of
 from dsocr_analyze.trace.recorder import Recorder
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Grouping = Literal["module", "operator"]
+
+_Held: TypeAlias = tuple[str, str, torch.Tensor]
+"""A tensor of a module: the module's path, its name there, and the tensor."""
 
 _ON_A_DEVICE: Final = "count it on a CPU or GPU, where every tensor has values"
 _OUTSIDE: Final = (
@@ -174,20 +177,15 @@ def count(module: torch.nn.Module, /, *inputs: Any, **keyword_inputs: Any) -> Mo
             f"count takes a torch.nn.Module and then its inputs, not {_named(module)}; a function"
             " can be called in the forward of a module"
         )
-    modules = dict(module.named_modules(remove_duplicate=False))
-    parameters, buffers = _tensors_of(modules, "_parameters"), _tensors_of(modules, "_buffers")
-    device = _device_of({**parameters, **buffers}, (inputs, keyword_inputs))
-    limited = [
-        each.weight
-        for each in modules.values()
-        if isinstance(each, torch.nn.Embedding | torch.nn.EmbeddingBag) and each.max_norm
-    ]
-    recorder = Recorder(module, device=device)
+    paths = paths_of(module)
+    parameters, buffers = _tensors_of(paths, "_parameters"), _tensors_of(paths, "_buffers")
+    device = _device_of([*parameters, *buffers], (inputs, keyword_inputs))
+    recorder = Recorder(module, device=device, paths=paths)
     with (
         _in_the_callers_settings(device),
         _random_numbers_kept(device),
-        left_as_it_was(module),
-        _values_kept([*buffers.values(), *limited]),
+        left_as_it_was(paths),
+        _values_kept(paths, [buffer for _, _, buffer in buffers]),
         _in_the_callers_terms(module, device),
         torch.no_grad(),
         watched(device),
@@ -195,30 +193,20 @@ def count(module: torch.nn.Module, /, *inputs: Any, **keyword_inputs: Any) -> Mo
     ):
         trace = recorder.begin(is_call=True)
         module(*inputs, **keyword_inputs)
-    classes = {path: type(each).__name__ for path, each in modules.items()}
-    return _figures(trace, device, classes, parameters)
-
-
-def _figures(
-    trace: Trace,
-    device: torch.device,
-    classes: Mapping[str, str],
-    parameters: Mapping[str, torch.Tensor],
-) -> ModuleCount:
     own = Counter[str]()
-    for name, each in parameters.items():
-        own[name.rpartition(".")[0]] += each.numel()
+    for path, _, each in parameters:
+        own[path] += each.numel()
     return ModuleCount(
-        class_name=classes[""],
+        class_name=type(module).__name__,
         device=str(device),
         params=own.total(),
-        params_bytes=sum(each.numel() * each.element_size() for each in parameters.values()),
+        params_bytes=sum(each.numel() * each.element_size() for _, _, each in parameters),
         peak_activation_bytes=trace.peak.nbytes,
         peak_module=trace.peak.path,
         unknown=dict(sorted(trace.unknown.items())),
         kernels=tuple(trace.kernels),
         module_calls=Counter(trace.calls),
-        module_classes=classes,
+        module_classes={path: type(each).__name__ for each in paths for path in paths[each]},
         own_params=own,
     )
 
@@ -228,21 +216,24 @@ def _named(value: Any) -> str:
 
 
 def _tensors_of(
-    modules: Mapping[str, torch.nn.Module], table: Literal["_parameters", "_buffers"]
-) -> dict[str, torch.Tensor]:
-    """Each parameter or buffer once, by the name of its first place."""
-    found = dict[int, tuple[str, torch.Tensor]]()
-    for path, module in modules.items():
+    paths: Mapping[torch.nn.Module, list[str]], table: Literal["_parameters", "_buffers"]
+) -> list[_Held]:
+    """Each parameter or buffer once, at its first place."""
+    found = dict[int, _Held]()
+    for module, [path, *_] in paths.items():
         for name, each in getattr(module, table).items():
             if each is not None:
-                found.setdefault(id(each), (f"{path}.{name}" if path else name, each))
-    return dict(found.values())
+                found.setdefault(id(each), (path, name, each))
+    return [*found.values()]
 
 
-def _device_of(held: Mapping[str, torch.Tensor], inputs: Any) -> torch.device:
+def _device_of(held: Iterable[_Held], inputs: Any) -> torch.device:
     """The one device of parameters, buffers and inputs; the CPU if there are none."""
     places = dict[torch.device, str]()
-    for name, each in held.items():
+    for path, name, each in held:
+        if each.device in places and type(each) in (torch.Tensor, torch.nn.Parameter):
+            continue  # as most are
+        name = f"{path}.{name}" if path else name
         if is_lazy(each):
             raise UncountableError(
                 f"parameter {name!r} has no shape yet; call the module once before it is counted"
@@ -303,9 +294,19 @@ def _random_numbers_kept(device: torch.device) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _values_kept(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Restores the values of tensors that forward may write to, without a trace in autograd."""
-    kept = [(each.data, each.detach().clone()) for each in tensors if not each.is_meta]
+def _values_kept(
+    modules: Iterable[torch.nn.Module], buffers: Iterable[torch.Tensor]
+) -> Iterator[None]:
+    """Restores the values that forward may change, without a trace in autograd.
+
+    These are buffers, and the weights of embeddings with a largest norm.
+    """
+    limited = [
+        each.weight
+        for each in modules
+        if isinstance(each, torch.nn.Embedding | torch.nn.EmbeddingBag) and each.max_norm
+    ]
+    kept = [(each.data, each.detach().clone()) for each in (*buffers, *limited) if not each.is_meta]
     try:
         yield
     finally:

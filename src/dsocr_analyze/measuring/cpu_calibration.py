@@ -316,9 +316,12 @@ def _timed(model: LoadedModel, page: PageOfPass, deadline: float) -> _Run | None
 
     try:
         with (
-            exclusive(), left_as_it_was(model.module), running(model.device), DispatchMode(run),
+            exclusive(),
+            left_as_it_was(model.module.modules()),
+            running(model.device),
+            DispatchMode(run),
             recorder,
-        ):  # fmt: skip
+        ):
             generation = Generation(model, workload, DEFAULT, begin)
             prefill, *steps = generation.prefill(), *map(generation.step, range(_STEPS))
     except _TimeIsUp:
@@ -360,7 +363,7 @@ def _tiny_step(deadline: float) -> tuple[list[Kernel], float]:
         model.directory.dimensions(), workload, dtype_named("float32"), False
     )
     found: list[float] = []
-    with exclusive(), left_as_it_was(model.module), running_unwatched(_CPU):
+    with exclusive(), left_as_it_was(model.module.modules()), running_unwatched(_CPU):
         while not found or (time.monotonic() < deadline and len(found) < _TINY_RUNS):
             generation = Generation(model, workload, DEFAULT, time.perf_counter)
             generation.prefill()

@@ -201,7 +201,7 @@ def measure_inference(
         blamed_on(
             model.directory, f"failed in infer() on {device}", str(device), model.module
         ) as announce,
-        left_as_it_was(model.module),
+        left_as_it_was(model.module.modules()),
         _inferring(model),
     ):  # fmt: skip
         announce("memory of the prefill pass")

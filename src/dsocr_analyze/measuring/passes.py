@@ -18,7 +18,7 @@ from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.figures import StageFigures, StageScope
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.interruption import safe_point
-from dsocr_analyze.kernels import dtype_named
+from dsocr_analyze.kernels import dtype_named, grouped
 from dsocr_analyze.measuring.machine import Timer, allocated_at_most, kept_memory, timer_of
 from dsocr_analyze.model.forward import blamed_on, running_unwatched
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
@@ -52,10 +52,10 @@ class StageClock:
             path: stage.name
             for stage in stages
             if stage.role == "vision"
-            for path, _ in model.named_modules()
-            if path in stage.prefixes
+            for path in stage.prefixes
         }
-        self._modules = RunningModules(model, only=frozenset(self._owners))
+        paths = ((each, path) for path, each in model.named_modules() if path in self._owners)
+        self._modules = RunningModules(grouped(paths))
         self.is_decoding = False
 
     def attached(self) -> AbstractContextManager[None]:
@@ -191,7 +191,7 @@ def measure_page(
         exclusive(),
         kept_memory(device),
         blamed_on(model.directory, f"failed on {device}", str(device), model.module) as announce,
-        left_as_it_was(model.module),
+        left_as_it_was(model.module.modules()),
         running_unwatched(device, flash_attention, has_weights=model.has_weights),
         torch.autocast(device.type, torch.bfloat16, enabled=protocol.autocast),
     ):

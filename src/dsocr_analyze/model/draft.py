@@ -346,7 +346,7 @@ def _first_pass(model: LoadedModel, described: DescribedModel, width: int) -> _T
         with (
             exclusive(),
             blamed_on(model.directory, "failed"),
-            left_as_it_was(model.module),  # which removes the hooks
+            left_as_it_was(model.module.modules()),  # which removes the hooks
             running(model.device),
             FunctionMode(call),
         ):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from itertools import repeat
@@ -108,7 +108,7 @@ class Generation(Generic[Record]):
             self._begin()  # another record to discard
             state = {name: vars(self._calls)[name] for name in self._calls.STATE}
             self._first_state = copy.deepcopy(state)
-            self._restore_first = _restorer(self._model.module)
+            self._restore_first = _restorer(self._model.module.modules())
         self.steps[number] = record, _bytes_of(self._calls.cache, torch.Tensor.is_floating_point)
         return record
 
@@ -405,25 +405,28 @@ def _bytes_of(value: Any, is_counted: Callable[[torch.Tensor], bool] = torch.is_
 # --- modules ---------------------------------------------------------------------------------
 
 
-def left_as_it_was(model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+def left_as_it_was(
+    modules: Iterable[torch.nn.Module],
+) -> contextlib.AbstractContextManager[None]:
     """Undoes what passes change on modules, such as rotary tables."""
-    return undone(_restorer(model))
+    return undone(_restorer(modules))
 
 
-def _restorer(model: torch.nn.Module) -> Callable[[], None]:
-    """What restores all modules' current attributes, buffers and hooks."""
+def _restorer(modules: Iterable[torch.nn.Module]) -> Callable[[], None]:
+    """What restores the modules' current attributes, buffers and hooks."""
     before: list[tuple[_Table, _Table]] = []
-    for module in model.modules():
+    for module in modules:
         if isinstance(module, torch.jit.ScriptModule):
             continue  # of which only its own code changes anything
         # transformers 5 adds hooks to the layers whose outputs a pass asks for.
         tables: list[_Table] = [vars(module), module._buffers, module._forward_hooks]
-        before += zip(tables, map(dict, tables), strict=True)
+        before += [(table, table.copy() if table else {}) for table in tables]
 
     def restore() -> None:
         for table, content in before:
-            table.clear()
-            table.update(content)
+            if table or content:
+                table.clear()
+                table.update(content)
 
     return restore
 

@@ -7,9 +7,9 @@ it, so such modules get hooks of ours around those.
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ParamSpec
+from typing import Any
 
 import torch
 from torch.nn.modules.module import _has_any_global_hook
@@ -19,7 +19,6 @@ from dsocr_analyze.kernels import ancestors
 from dsocr_analyze.model.process_settings import Arguments, Function, Keywords, Value
 
 Run = Callable[[torch.nn.Module, str, Function, Arguments, Keywords], Value]
-_Inputs = ParamSpec("_Inputs")
 
 
 @dataclass(slots=True, eq=False)
@@ -29,14 +28,19 @@ class _Frame:
     running: bool = False
 
 
-class RunningModules:
-    """The stack of modules whose forward is running; if given, of `only` these paths."""
+def paths_of(model: torch.nn.Module) -> dict[torch.nn.Module, list[str]]:
+    """All paths of each module at or below a model, which comes first."""
+    found: dict[torch.nn.Module, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        found.setdefault(module, []).append(path)
+    return found
 
-    def __init__(self, model: torch.nn.Module, *, only: frozenset[str] | None = None) -> None:
-        self._model = model
-        self._only = only
-        self.paths: dict[torch.nn.Module, list[str]] = {}
-        """The paths of each module that is followed, while any is."""
+
+class RunningModules:
+    """The stack of modules whose forward is running, of those with `paths`, the model first."""
+
+    def __init__(self, paths: Mapping[torch.nn.Module, list[str]]) -> None:
+        self.paths = paths
         self._undo: list[Callable[[], object]] = []
         self.stack: list[_Frame] = []
         """The modules whose forward is running; empty in code around the model."""
@@ -56,7 +60,7 @@ class RunningModules:
         self.calls = calls
         self._stays = int(is_call)
         if is_call:
-            self._push(self._model)
+            self._push(next(iter(self.paths)))
 
     @contextlib.contextmanager
     def attached(self, run: Run) -> Iterator[None]:
@@ -65,16 +69,13 @@ class RunningModules:
         `run` is called with a module, its path, its forward and its arguments in place of that
         forward. It is not kept: a method of this object's owner would keep the model alive.
         """
-        for path, module in self._model.named_modules(remove_duplicate=False):
-            if self._only is None or path in self._only:
-                self.paths.setdefault(module, []).append(path)
         self.customized.clear()
         hooks_all = _has_any_global_hook()
         with undone(self._detach):
             for module, paths in self.paths.items():
-                kind = type(module)
+                kind, own = type(module), vars(module)
                 is_customized = bool(
-                    "forward" in vars(module)
+                    "forward" in own
                     or module._forward_hooks
                     or module._forward_pre_hooks
                     or module._backward_hooks
@@ -85,15 +86,12 @@ class RunningModules:
                     # hooks that are registered by name; its __call__ runs them.
                     kind, is_customized = torch.nn.Module, True
                 else:
-                    own, forward = vars(module).get("forward"), module.forward
                     self._undo.append(
-                        functools.partial(vars(module).pop, "forward", None)
-                        if own is None
-                        else functools.partial(operator.setitem, vars(module), "forward", own)
+                        functools.partial(operator.setitem, own, "forward", own["forward"])
+                        if "forward" in own
+                        else functools.partial(own.pop, "forward", None)
                     )
-                    wrapper = functools.partial(self._forward, run, module, forward)
-                    vars(wrapper)["__wrapped__"] = forward  # `generate` reads its signature
-                    vars(module)["forward"] = wrapper
+                    own["forward"] = self._followed(run, module, module.forward)
                 if is_customized:
                     self.customized.update(*map(ancestors, paths))
                 if is_customized or hooks_all:
@@ -107,7 +105,6 @@ class RunningModules:
         for undo in self._undo:
             undo()
         self._undo.clear()
-        self.paths.clear()
         self.stack.clear()
 
     # the stack
@@ -146,22 +143,20 @@ class RunningModules:
                     return path
         return paths[0]
 
-    def _forward(
-        self,
-        run: Run,
-        module: torch.nn.Module,
-        forward: Callable[_Inputs, Value],
-        /,
-        *args: _Inputs.args,
-        **kwargs: _Inputs.kwargs,
-    ) -> Value:
-        called_directly = not self._is_entered(module)
-        frame = self._push(module) if called_directly else self.stack[-1]
-        frame.running = True
-        try:
-            return run(module, frame.path, forward, args, kwargs)
-        finally:
-            frame.running = False
-            if called_directly and frame in self.stack:
-                del self.stack[self.stack.index(frame) :]
-                self.path = self.stack[-1].path if self.stack else ""
+    def _followed(self, run: Run, module: torch.nn.Module, forward: Function) -> Function:
+        """What stands in for a module's forward."""
+
+        def followed(*args: Any, **kwargs: Any) -> Value:
+            called_directly = not self._is_entered(module)
+            frame = self._push(module) if called_directly else self.stack[-1]
+            frame.running = True
+            try:
+                return run(module, frame.path, forward, args, kwargs)
+            finally:
+                frame.running = False
+                if called_directly and frame in self.stack:
+                    del self.stack[self.stack.index(frame) :]
+                    self.path = self.stack[-1].path if self.stack else ""
+
+        vars(followed)["__wrapped__"] = forward  # `generate` reads its signature
+        return followed

@@ -101,7 +101,7 @@ def trace_passes(
             model.directory, f"failed on {model.device}", str(model.device), model.module,
             on_progress,
         ) as announce,
-        left_as_it_was(model.module),
+        left_as_it_was(model.module.modules()),
         running(model.device, flash, has_weights=model.has_weights),
         recorder,  # which sees on a CPU what inputs are the host's
     ):  # fmt: skip
@@ -229,7 +229,7 @@ def trace_calls(
     """The same for several calls, by their keyword arguments."""
     recorder = CallRecorder(module, repeats if device.type == "meta" else None)
     flash = recorded_flash_attention(recorder)
-    with left_as_it_was(module), running(device, flash), recorder:
+    with left_as_it_was(module.modules()), running(device, flash), recorder:
         return [(recorder.begin(), module(*args, **kwargs)) for kwargs in calls]
 
 

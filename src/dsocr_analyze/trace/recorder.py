@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from types import TracebackType
 from typing import Any, Final, ParamSpec
@@ -46,7 +46,7 @@ from dsocr_analyze.model.process_settings import (
 )
 from dsocr_analyze.trace.composites import Composites, laid_out_as_on_cuda
 from dsocr_analyze.trace.memory import LiveTensors, cpu_as_cuda
-from dsocr_analyze.trace.modules import RunningModules
+from dsocr_analyze.trace.modules import RunningModules, paths_of
 from dsocr_analyze.trace.operators import (
     COMPOSITE,
     FREE,
@@ -89,6 +89,7 @@ class Recorder:
         alike: The name that a module shares with alike ones, by path; None if it must always run.
             On `meta`, their equal calls are recorded once and repeated.
         device: Where the module runs, if only its kernels and peak matter: the trace has no shapes.
+        paths: `paths_of` the model, if they are known.
     """
 
     def __init__(
@@ -96,11 +97,12 @@ class Recorder:
         model: torch.nn.Module,
         alike: Alike | None = None,
         device: torch.device | None = None,
+        paths: Mapping[torch.nn.Module, list[str]] | None = None,
     ) -> None:
         self.trace = Trace()
         self._device = device
         self._alike = alike
-        self._modules = RunningModules(model)
+        self._modules = RunningModules(paths or paths_of(model))
         self._memory = LiveTensors(())
         self._repetition: Repetition | None = None
         self._operators: DispatchMode | None = None
