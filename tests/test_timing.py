@@ -989,15 +989,22 @@ def test_what_a_page_costs_the_host_by_hand():
 
 
 def test_the_prompt_waits_for_its_pixels():
-    """100 ns a value, and two bytes of each at 6 GB/s."""
-    before, after = (
-        served_model(received_ns=each, cpu_factor=1.0).prefill(A4.views, 913, 903)
-        for each in (0, 100)
+    """100 ns a value, and two bytes of each at 6 GB/s; a hash is of the whole page's view alone."""
+    before, after, hashed = (
+        served_model(**each, cpu_factor=1.0).prefill(A4.views, 913, 903)
+        for each in ({}, {"received_ns": 100}, {"hashed_ns": 100})
     )
-    waited = {name: after[name].seconds - before[name].seconds for name in after}
-    assert waited.pop("prefill") == pytest.approx(VALUES * 100e-9)
+    for later, values in ((after, VALUES), (hashed, 3 * 1024**2)):
+        waited = {name: later[name].seconds - before[name].seconds for name in later}
+        assert waited.pop("prefill") == pytest.approx(values * 100e-9)
+        assert set(waited.values()) == {0}
     assert before["prefill"].host == pytest.approx(VALUES * 2 / 6e9)
-    assert set(waited.values()) == {0}
+
+
+def test_every_page_of_a_prompt_has_a_view_that_is_hashed():
+    """2 x 1,024 x 1,024 pixels of three values at 2 ns, on a CPU half as fast as the measured."""
+    host = dataclasses.replace(SERVERS["sglang"], received_ns=0.0, pixel_bytes=0, cpu_factor=2.0)
+    assert host.received_seconds(2 * A4.views) == pytest.approx(2 * 3 * 1024**2 * 4e-9)
 
 
 def test_no_two_servers_are_alike():

@@ -8,7 +8,7 @@ measured; `serving` is one of the engines below. In which modes these offer a mo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -57,6 +57,7 @@ class Host:
         request_us: Per request on the CPU, besides its image: HTTP, tokens, scheduling, streaming.
         sent_ns: Per pixel value to pass it to the engine's process.
         received_ns: Per pixel value in the engine's process, while the GPU waits.
+        hashed_ns: The same to hash it, of the view of the whole page alone.
         pixel_bytes: Per value copied to the GPU.
         link_gb_s: Of that copy, from memory that is not pinned.
         cpu_factor: How much longer the CPU takes for a page than a free thread of the machine on
@@ -87,6 +88,7 @@ class Host:
     pixel_bytes: int
     link_gb_s: float
     source: str
+    hashed_ns: float = 0.0
     cpu_factor: float = 1.5
     computes: bool = False
     engine: Engine = "vllm"
@@ -144,20 +146,29 @@ class Host:
             f" {self.link_gb_s:g} GB/s (assumed)"
         )
         if not self.is_eager:
+            more = f", those of the whole page's view {self.hashed_ns:g} ns more"
+            hashed = more if self.hashed_ns else ""
             copied += (
-                f", and take the engine {self.received_ns:g} ns each; before that, a request takes"
-                f" {1e-3 * self.request_us:g} ms of CPU, and a pixel value {self.sent_ns:g} ns"
+                f", and take the engine {self.received_ns:g} ns each{hashed}; before that, a"
+                f" request takes {1e-3 * self.request_us:g} ms of CPU, and a pixel value"
+                f" {self.sent_ns:g} ns"
             )
         return [
             f"host: {self.title}; {self.launch_us:g} us to launch an operator ({self.source})",
             copied,
         ]
 
-    def received_seconds(self, views: Iterable[ViewBatch]) -> float:
-        """Seconds to receive views in the engine's process, and to copy them to the GPU."""
-        values = CHANNELS * sum(view.pixels for view in views)
-        received = self.cpu_factor * self.received_ns
-        return 1e-9 * values * (received + self.pixel_bytes / self.link_gb_s)
+    def received_seconds(self, views: Sequence[ViewBatch]) -> float:
+        """Seconds to receive pages' views in the engine's process, and to copy them to the GPU.
+
+        The last view of a page shows all of it.
+        """
+        values, whole = (
+            CHANNELS * sum(view.pixels for view in some)
+            for some in (views, [view for view in views if view == views[-1]])
+        )
+        received = self.cpu_factor * (values * self.received_ns + whole * self.hashed_ns)
+        return 1e-9 * (received + values * self.pixel_bytes / self.link_gb_s)
 
 
 EAGER: Final = Host(
@@ -224,11 +235,13 @@ _SERVERS: Final = (
         launch_us=10.0, compiled_launch_us=10.0, graph_us=20.0, sync_us=20.0,
         step_us=0.0, sequence_us=0.0, hidden_step_us=500.0, hidden_sequence_us=13.0,
         chunk_tokens=8192, mixes_prefill=False,
-        request_us=8_200.0, sent_ns=1.1, received_ns=2.4, pixel_bytes=4, link_gb_s=6.0,
+        request_us=8_200.0, sent_ns=1.1, received_ns=0.4, pixel_bytes=4, link_gb_s=6.0,
+        hashed_ns=2.0,
         source="no idle GPU between decode batches (lmsys.org blog of 2024-12-04); the hidden"
         " work is assumed to be vLLM's; prompts with images run without CUDA graphs (sglang pull"
         f" 35318); {_REQUEST}; pixel values are pickled in 32 bits, and the scheduler hashes"
-        " them by SHA-256 while the GPU waits (sglang pulls 14354 and 21123)",
+        " those of the whole page's view, not its tiles, by SHA-256 while the GPU waits (sglang"
+        " pulls 14354 and 21123; MultimodalDataItem.set_pad_value)",
         engine="sglang",
         names=("mem_fraction_static", "max_running_requests", "chunked_prefill_size",
                "max_total_num_tokens"),
