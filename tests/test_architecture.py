@@ -213,6 +213,7 @@ OPENERS = {
     "dsocr_analyze.input_files": "the one place",
     "dsocr_analyze.output_files": "copies its own temporary file into a device",
     "dsocr_analyze.architectures.accuracy": "a resource of the package",
+    "dsocr_analyze.architectures.neighbours.neighbour": "a resource of the package",
     "dsocr_analyze.archive.advice_document": "a resource of the package",
     "dsocr_analyze.hardware.devices": "a resource of the package",
     "dsocr_analyze.hardware.profile": "resources of the package",

@@ -95,6 +95,7 @@ _VISION: Final[Rules] = {
 _TOP: Final[Rules] = {
     **NOT_MODELLED,
     "tie_word_embeddings": USED,
+    "text_config.tie_word_embeddings": Harmless("the top level says so"),
     "vision_config.rope_parameters.rope_theta": VALUE,
     # Older files call it the default, which transformers then takes for axial.
     "vision_config.rope_parameters.rope_type": Fixed(

@@ -67,7 +67,7 @@ class DenseDecoder(DecoderDimensions):
         *,
         is_tied: bool,
         rotary: Rotary = "plain",
-        mrope_section: tuple[int, ...] = (),
+        mrope_section: Sequence[int] = (),
         attention_bias: bool = False,
         **options: Any,
     ) -> Self:
@@ -90,7 +90,7 @@ class DenseDecoder(DecoderDimensions):
             f"'{_FULL}' for each of {layers} layers",
         )
         if rotary != "plain":
-            mrope_section = _sections(keys, mrope_section, heads["head_dim"] // 2)
+            mrope_section = _sections(keys, tuple(mrope_section), heads["head_dim"] // 2)
         return cls(
             vocab_size=keys.integer("vocab_size", most=LARGEST_VOCABULARY),
             hidden_size=keys.integer("hidden_size", most=LARGEST_WIDTH),
@@ -100,7 +100,7 @@ class DenseDecoder(DecoderDimensions):
             max_position_embeddings=keys.integer("max_position_embeddings"),
             tie_word_embeddings=is_tied,
             rotary=rotary,
-            mrope_section=mrope_section,
+            mrope_section=tuple(mrope_section),
             use_mla=False,
             rope_scaling=None,
             rope_theta=1.0,  # no count depends on this one, nor on the next

@@ -5,14 +5,9 @@ Source: `GotOcr2VisionEncoder`, `GotOcr2MultiModalProjector` and their parts of 
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Final
 
-from dsocr_analyze.architectures.config_file import (
-    LARGEST_WIDTH,
-    ConfigKeys,
-    Fixed,
-    Harmless,
-)
+from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, ConfigKeys
 from dsocr_analyze.architectures.neighbours.neighbour import (
     ImageFeatures,
     Neighbour,
@@ -25,7 +20,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     VisionTransformer,
     patch_pixels,
 )
-from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.architectures.ocr_family.vision import (
     relative_rows,
@@ -44,21 +38,9 @@ _MERGE: Final = 4
 class GotOcr2(Neighbour):
     """GOT-OCR2."""
 
-    options: ClassVar[Mapping[str, Any]] = {"attention_bias": True}
-    vision_keys = ("num_hidden_layers", "num_attention_heads", "mlp_dim")
-    is_tied = True
-    joins_images = False
-    returns_features = True
-    own_keys: ClassVar[Rules] = {
-        "image_seq_length": Harmless("the view's size says how many tokens it has"),
-        "vision_config.qkv_bias": Fixed((True,), "it leaves out biases"),
-        "vision_config.use_abs_pos": Fixed((True,), "it leaves out a table of positions"),
-        "vision_config.use_rel_pos": Fixed((True,), "it leaves out relative positions"),
-    }
-
     def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
         """Reads the vision model's keys; raises ConfigError."""
-        vision = super().read_vision(keys, out_width)
+        vision, keys = super().read_vision(keys, out_width), keys.section("vision_config")
         token = _MERGE * vision.patch_size
         image = keys.integer("image_size", least=token, most=LARGEST_IMAGE)
         keys.check(image % token == 0, "image_size", f"a multiple of {token}, a token's pixels")
@@ -82,22 +64,21 @@ class GotOcr2(Neighbour):
         factor = vision.merge * vision.patch_size
         return FixedView(factor=factor, side=vision.side * vision.patch_size)
 
-    def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-        """`[N, 3, R, R] -> [N, (g / 4)^2, d_out]`."""
-        N = images.count
-        features = t.call("model.vision_tower", _vision_tower, patch_pixels(t, images, c), N, c)
-        tokens = t.call("model.multi_modal_projector", _projector, features, N, c)
-        return ImageFeatures(tokens, kept=(features,))
+    def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+        """N views, `[N, 3, R, R] -> [N, C, g, g]` (`GotOcr2VisionEncoder`)."""
+        N, g, d = images.count, c.side, c.width
+        x = t.call("patch_embed", _patch_embed, patch_pixels(t, images, c), N, c)
+        x = t.map("add", x, t.weight(g * g * d, "pos_embed"))
+        for index in range(c.layers):
+            x = t.again(f"layers.{index}", _layer, x, N, c, is_global=index in c.global_layers)
+        return ImageFeatures(t.call("neck", _neck, x, N, c))
 
-
-def _vision_tower(t: Tape, pixels: Operand, N: int, c: VisionTransformer) -> Operand:
-    """N views, `[N, 3, R, R] -> [N, C, g, g]` (`GotOcr2VisionEncoder`)."""
-    g, d = c.side, c.width
-    x = t.call("patch_embed", _patch_embed, pixels, N, c)
-    x = t.map("add", x, t.weight(g * g * d, "pos_embed"))
-    for index in range(c.layers):
-        x = t.again(f"layers.{index}", _layer, x, N, c, is_global=index in c.global_layers)
-    return t.call("neck", _neck, x, N, c)
+    def project(self, t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
+        """`[N, C, g, g] -> [N, (g / 4)^2, d_out]` (`GotOcr2MultiModalProjector`)."""
+        N, g, C, d = images.count, c.side, c.channels, c.out_width
+        x = t.call("conv_upsampler1", conv2d, x, N, g, C, 2 * C, 3, stride=2, padding=1)
+        x = t.call("conv_upsampler2", conv2d, x, N, g // 2, 2 * C, d, 3, stride=2, padding=1)
+        return t.call("multimodal_projector", linear, x, x.n // d, d, d, bias=True)
 
 
 def _patch_embed(t: Tape, pixels: Operand, N: int, c: VisionTransformer) -> Operand:
@@ -116,14 +97,6 @@ def _neck(t: Tape, x: Operand, N: int, c: VisionTransformer) -> Operand:
     x = t.call("layer_norm1", layer_norm, x, N * g * g, C, channels_first=True)
     x = t.call("conv2", conv2d, x, N, g, C, C, 3, padding=1)
     return t.call("layer_norm2", layer_norm, x, N * g * g, C)
-
-
-def _projector(t: Tape, x: Operand, N: int, c: VisionTransformer) -> Operand:
-    """`[N, C, g, g] -> [N, (g / 4)^2, d_out]` (`GotOcr2MultiModalProjector`)."""
-    g, C, d = c.side, c.channels, c.out_width
-    x = t.call("conv_upsampler1", conv2d, x, N, g, C, 2 * C, 3, stride=2, padding=1)
-    x = t.call("conv_upsampler2", conv2d, x, N, g // 2, 2 * C, d, 3, stride=2, padding=1)
-    return t.call("multimodal_projector", linear, x, x.n // d, d, d, bias=True)
 
 
 # --- a layer ---------------------------------------------------------------------------------
@@ -193,4 +166,4 @@ def _relative_positions(t: Tape, name: str, g: int, D: int) -> Operand:
     return relative_rows(t, t.empty(n, t.dtype), g, D)
 
 
-GOT_OCR2: Final = GotOcr2(__file__)
+GOT_OCR2: Final = GotOcr2("got-ocr2")

@@ -5,21 +5,20 @@ Source: `PixtralVisionModel`, `Mistral3MultiModalProjector` and their parts of t
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from dsocr_analyze.architectures.architecture import ForwardInputs
-from dsocr_analyze.architectures.config_file import USED, Config, ConfigKeys, Fixed, Harmless
+from dsocr_analyze.architectures.config_file import ConfigKeys
 from dsocr_analyze.architectures.neighbours.neighbour import (
     ImageFeatures,
     Neighbour,
-    NeighbourDimensions,
     ProcessedTensor,
 )
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
     LARGEST_PATCH,
     ImageGrid,
+    LayerKind,
     VisionTransformer,
     axial_tables,
     joint_product,
@@ -27,8 +26,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
     patch_pixels,
     vision_layer,
 )
-from dsocr_analyze.architectures.ocr_family.attention import rotated, swiglu
-from dsocr_analyze.architectures.ocr_family.config_table import Rules
+from dsocr_analyze.architectures.ocr_family.attention import rotated
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import INT64, Attention, Convolution
 from dsocr_analyze.tape import Operand, Tape
@@ -39,31 +37,12 @@ from dsocr_analyze.workload import PageWorkload
 class LightOnOcr(Neighbour):
     """LightOnOCR."""
 
-    never_guessed = (("text_config", "head_dim"), *Neighbour.never_guessed)
-    options: ClassVar[Mapping[str, Any]] = {"head_norms": True}
-    vision_keys = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
-    is_tied = True
-    returns_features = True
-    own_keys: ClassVar[Rules] = {
-        "spatial_merge_size": USED,
-        "projector_hidden_act": Fixed(("gelu",), "it changes the projector's activation"),
-        "multimodal_projector_bias": Fixed((False,), "it adds biases"),
-        "vision_feature_layer": Fixed((-1,), "it takes the features of other layers"),
-        "vision_config.image_size": Harmless("no table of positions is made for it"),
-        "text_config.use_qk_norm": Harmless("Qwen3 norms queries and keys in any case"),
-    }
-
-    def read_dimensions(self, config: Config) -> NeighbourDimensions:
-        """Reads a `config.json`, whose top level says how many patches a token has."""
-        read = super().read_dimensions(config)
-        merge = ConfigKeys(config).integer("spatial_merge_size", 2, most=LARGEST_PATCH)
-        return replace(read, vision=replace(read.vision, merge=merge))
-
     def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
         """Reads the vision model's keys; raises ConfigError."""
-        vision = super().read_vision(keys, out_width)
-        keys.integer("head_dim", vision.head_dim, least=vision.head_dim, most=vision.head_dim)
-        return vision
+        vision, own = super().read_vision(keys, out_width), keys.section("vision_config")
+        own.integer("head_dim", vision.head_dim, least=vision.head_dim, most=vision.head_dim)
+        merge = keys.integer("spatial_merge_size", 2, most=LARGEST_PATCH)
+        return replace(vision, merge=merge)
 
     def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
         """A page in one view, and its sides."""
@@ -85,28 +64,29 @@ class LightOnOcr(Neighbour):
             )
         return super().prefill_inputs(device, dtype, workload)
 
-    def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-        """`[N, 3, height, width] -> [n / m^2, d_out]`."""
-        features = t.call("model.vision_tower", _vision_tower, images, c)
-        tokens = t.call("model.multi_modal_projector", _projector, features, images, c)
-        return ImageFeatures(tokens, kept=(features,))
+    def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+        """`PixtralVisionModel`."""
+        n, d, one = images.total, c.width, t.input(1, INT64)
+        shape = Convolution(images.count, images.patches, CHANNELS, d, c.taps)
+        patches = t.call("patch_conv", convolution, patch_pixels(t, images, c), shape)
+        for _ in range(2 * images.count):
+            t.map("floor_divide", one)
+        x = t.cat(patches)
+        x = t.call("ln_pre", rms_norm, x, n, d)
+        positions, *expanded = _positions(t, images)
+        cos, sin = t.call(
+            "patch_positional_embedding", axial_tables, positions, c.head_dim, is_shared=False
+        )
+        mask = None if t.is_served else _mask(t, images)
+        x = t.call("transformer", _transformer, x, mask, cos, sin, c)
+        return t.hold(ImageFeatures(x), patches, *expanded)
 
-
-def _vision_tower(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
-    """`PixtralVisionModel`."""
-    n, d, one = images.total, c.width, t.input(1, INT64)
-    shape = Convolution(images.count, images.patches, CHANNELS, d, c.taps)
-    patches = t.call("patch_conv", convolution, patch_pixels(t, images, c), shape)
-    for _ in range(2 * images.count):
-        t.map("floor_divide", one)
-    x = t.cat(patches)
-    x = t.call("ln_pre", rms_norm, x, n, d)
-    positions, *expanded = _positions(t, images)
-    cos, sin = t.call(
-        "patch_positional_embedding", axial_tables, positions, c.head_dim, is_shared=False
-    )
-    mask = None if t.is_served else _mask(t, images)
-    return t.hold(t.call("transformer", _transformer, x, mask, cos, sin, c), patches, *expanded)
+    def project(self, t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
+        """`Mistral3MultiModalProjector`."""
+        x = t.call("norm", rms_norm, x, images.total, c.width)
+        x = t.call("patch_merger", _patch_merger, x, images, c)
+        names, widths = ("linear_1", "act", "linear_2"), (c.width, c.out_width, c.out_width)
+        return mlp(t, x, names, widths, bias=False)
 
 
 def _positions(t: Tape, images: ImageGrid) -> tuple[Operand, ...]:
@@ -135,23 +115,18 @@ def _transformer(
 ) -> Operand:
     """`PixtralTransformer`."""
     for index in range(c.layers):
-        x = t.again(f"layers.{index}", _layer, x, mask, cos, sin, c)
+        x = t.again(f"layers.{index}", vision_layer, x, cos, sin, mask, c, _LAYER)
     return x
 
 
-def _layer(
-    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, c: VisionTransformer
-) -> Operand:
-    """`PixtralAttentionLayer`."""
-    d, f = c.width, c.mlp_width
-    attend = partial(_attention, mask=mask, cos=cos, sin=sin, c=c)
-    feed = partial(swiglu, n=x.n // d, d=d, f=f, act=c.hidden_act)
-    names = "attention_norm", "attention", "ffn_norm", "feed_forward"
-    return vision_layer(t, x, d, rms_norm, attend, feed, names)
-
-
 def _attention(
-    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, c: VisionTransformer
+    t: Tape,
+    x: Operand,
+    cos: Operand,
+    sin: Operand,
+    mask: Operand | None,
+    c: VisionTransformer,
+    _: LayerKind,
 ) -> tuple[Operand, tuple[Operand, ...]]:
     """Attention over the patches of all images at once, and its weights (`PixtralAttention`).
 
@@ -171,14 +146,6 @@ def _attention(
     return t.call("o_proj", linear, heads, n, d, d), (weights,)
 
 
-def _projector(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
-    """`Mistral3MultiModalProjector`."""
-    x = t.call("norm", rms_norm, x, images.total, c.width)
-    x = t.call("patch_merger", _patch_merger, x, images, c)
-    names, widths = ("linear_1", "act", "linear_2"), (c.width, c.out_width, c.out_width)
-    return mlp(t, x, names, widths, bias=False)
-
-
 def _patch_merger(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """Patches of a token side by side through one product (`Mistral3PatchMerger`)."""
     d, one = c.width, t.input(1, INT64)
@@ -192,4 +159,11 @@ def _patch_merger(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) 
     return t.call("merging_layer", linear, t.cat(*parts), n, d * c.unit, d)
 
 
-LIGHTONOCR: Final = LightOnOcr(__file__)
+_LAYER: Final = LayerKind(
+    names=("attention_norm", "attention", "ffn_norm", "feed_forward"),
+    attend=_attention,
+    has_biases=False,
+)
+"""`PixtralAttentionLayer`."""
+
+LIGHTONOCR: Final = LightOnOcr("lightonocr")

@@ -11,9 +11,11 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import resources
 from math import prod
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from msgspec import Struct, toml
 
 from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs, Prompt
 from dsocr_analyze.architectures.config_file import (
@@ -22,8 +24,8 @@ from dsocr_analyze.architectures.config_file import (
     USED,
     Config,
     ConfigKeys,
+    Fixed,
     Harmless,
-    KeyRule,
 )
 from dsocr_analyze.architectures.neighbours.config_keys import key_table
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, decoder
@@ -45,7 +47,6 @@ from dsocr_analyze.figures import PREFILL_STAGE, StageScope
 from dsocr_analyze.kernels import BOOL, INT32, INT64, Dtype, Rows
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, embedding
-from dsocr_analyze.toml_table import read_toml
 from dsocr_analyze.workload import Mode, PageWorkload, ViewBatch, checked_page, prompt_text
 
 if TYPE_CHECKING:
@@ -101,6 +102,18 @@ class HeldPrompt:
 NATIVE: Final = Mode("native", 0, 0, crop_mode=False)
 """The only mode: the processor chooses the sides."""
 
+_DECODERS_TIES: Final = "text_config.tie_word_embeddings"
+
+_NEVER_GUESSED: Final = "out_hidden_size", "spatial_merge_size", "temporal_patch_size"
+"""Keys of `vision_config` whose classes set a number where they are absent."""
+
+_NAMES_OF_SIZES: Final = (
+    ("depth", "num_hidden_layers"),
+    ("num_heads", "num_attention_heads"),
+    ("intermediate_size", "mlp_dim"),
+)
+"""Keys of `vision_config` with the layers, the heads and the width of the MLP."""
+
 _BEFORE: Final = 4
 """Tokens before the image at most; no figure depends on it."""
 
@@ -119,46 +132,62 @@ class ProcessedTensor(NamedTuple):
     values: tuple[int, ...] | None = None
 
 
-class Neighbour(Architecture, OcrModel):
-    """A neighbour of DeepSeek-OCR; its own class says what distinguishes it.
-
-    Args:
-        file: Python file of its class, beside which a TOML file of the same name has its data.
-        config: A `config.json` of the same network in other sizes.
+class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A neighbour's data file.
 
     Attributes:
         vendor_classes: Its names in `architectures`; the first is the one that builds it.
         model_types: Used if no class is named.
+        vision: Paths of the vision model and of a projector, if there is one.
         source: Where the built-in config is from.
+        text_tokens: Of its usual prompt besides the visual ones.
         usual_page: How pages are usually rendered for it, in words.
-        options: Of its decoder, as `DenseDecoder.read` takes them.
-        never_guessed: Keys that do not follow from others where they are absent: their classes set
-            a number.
-        vision_keys: Those with the layers, the heads and the width of the MLP of `vision_config`.
+        config: The built-in config.
+        transformers_class: What transformers calls the first of its classes, if otherwise.
+        resizing: Sizes of its processor's rule, by the name of that.
+        decoder: What distinguishes its decoder, as `DenseDecoder.read` takes it.
+        needs_head_dim: Whether the decoder's `head_dim` is a number of its class where it is
+            absent, and does not follow from other keys.
         is_tied: Whether the head has the embeddings' weights where a file does not say so.
-        asks_decoder: Whether it has them, too, if the decoder's keys say so.
         reads_flat: Whether the decoder's keys may be at the top level, as in old files.
         joins_images: Whether features are divided by image, and joined where they take their place.
         has_videos: Whether a prompt is searched for a video's tokens as well.
         returns_features: Whether the model returns the features that took their places.
-        own_keys: Config keys that only it has, or reads otherwise, by dotted path.
-        config_table: Every config key that it knows.
+        used: Config keys that only it reads, by dotted path.
+        harmless: Reasons why such keys do nothing.
+        fixed: Rules of such keys that may have few values.
     """
 
-    options: ClassVar[Mapping[str, Any]]
-    never_guessed: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("vision_config", "out_hidden_size"),
-        ("vision_config", "spatial_merge_size"),
-        ("vision_config", "temporal_patch_size"),
-    )
-    vision_keys: ClassVar[tuple[str, str, str]] = ("depth", "num_heads", "intermediate_size")
-    is_tied: ClassVar[bool] = False
-    asks_decoder: ClassVar[bool] = False
-    reads_flat: ClassVar[bool] = False
-    joins_images: ClassVar[bool] = True
-    has_videos: ClassVar[bool] = False
-    returns_features: ClassVar[bool] = False
-    own_keys: ClassVar[Rules] = {}
+    title: str
+    vendor_classes: tuple[str, ...]
+    model_types: tuple[str, ...]
+    vision: tuple[str, ...]
+    source: str
+    text_tokens: int
+    usual_page: str
+    config: dict[str, Any]
+    transformers_class: str | None = None
+    resizing: dict[str, dict[str, Any]] = {}
+    decoder: dict[str, Any] = {}
+    needs_head_dim: bool = False
+    is_tied: bool = False
+    reads_flat: bool = False
+    joins_images: bool = True
+    has_videos: bool = False
+    returns_features: bool = False
+    used: tuple[str, ...] = ()
+    harmless: dict[str, str] = {}
+    fixed: dict[str, dict[str, Any]] = {}
+
+
+class Neighbour(Architecture, OcrModel):
+    """A neighbour of DeepSeek-OCR; its own class says what distinguishes it.
+
+    Args:
+        name: Its name; the TOML file of that name has its data.
+        config: A `config.json` of the same network in other sizes.
+    """
+
     modes: Mapping[str, Mode] = {NATIVE.name: NATIVE}
     default_mode = NATIVE.name
     generate = Prompt(0, "input_ids", 0, without=("position_ids",))
@@ -167,34 +196,27 @@ class Neighbour(Architecture, OcrModel):
     least_transformers = "5.23"
     decoder = staticmethod(decoder)
 
-    def __init__(self, file: str, config: Config | None = None) -> None:
-        self._file, path = file, Path(file)
-        data = read_toml(path.with_suffix(".toml"))
-        self.name, self.title = path.stem.replace("_", "-"), data.text("title")
-        self.vendor_classes = data.texts("vendor_classes")
-        self.model_class = data.text("transformers_class", self.vendor_classes[0])
-        self.model_types, self.source = data.texts("model_types"), data.text("source")
-        built_in: Config = data.value("config", None, dict, "a table")
-        self.config = built_in if config is None else config
-        self._built_in: Mapping[str, Any] = built_in
-        ties: KeyRule = USED if self.asks_decoder else Harmless("the top level says so")
-        own: Rules = {"text_config.tie_word_embeddings": ties, **self.own_keys}
-        self.config_table = key_table(built_in, own, is_flat=self.reads_flat)
-        prefixes = data.texts("vision")
+    def __init__(self, name: str, config: Config | None = None) -> None:
+        file = resources.files(__package__).joinpath(f"{name.replace('-', '_')}.toml")
+        self.data = data = toml.decode(file.read_text(encoding="utf-8"), type=NeighbourData)
+        self.name, self.title, self.text_tokens = name, data.title, data.text_tokens
+        self.model_class = data.transformers_class or data.vendor_classes[0]
+        self.config = data.config if config is None else config
+        own: Rules = dict.fromkeys(data.used, USED)
+        own |= {key: Harmless(reason) for key, reason in data.harmless.items()}
+        own |= {key: Fixed(**rule) for key, rule in data.fixed.items()}
+        self.config_table = key_table(data.config, own, is_flat=data.reads_flat)
         self.stages = (
-            StageScope("vision", prefixes, "vision"),
+            StageScope("vision", data.vision, "vision"),
             StageScope(PREFILL_STAGE, (self.layers_path,), "prefill"),
             DECODE,
         )
-        self.begins = dict.fromkeys(prefixes, "vision")
-        self.text_tokens, self.usual_page = data.whole("text_tokens"), data.text("usual_page")
-        self._resizing = data.value("resizing", {}, dict, "a table")
-        data.done()
+        self.begins = dict.fromkeys(data.vision, "vision")
         self.closed_forms = ClosedForms(self)
 
     def of_config(self, config: Config) -> Architecture:
         """The same network in the sizes of another `config.json`."""
-        return self if config == self.config else type(self)(self._file, config)
+        return self if config == self.config else type(self)(self.name, config)
 
     @cached_property
     def dimensions(self) -> NeighbourDimensions:
@@ -204,13 +226,13 @@ class Neighbour(Architecture, OcrModel):
     @cached_property
     def page_rule(self) -> ResizeRule:
         """How its processor resizes pages; raises ConfigError if that depends on a wrong config."""
-        vision, (kind, sizes) = self.dimensions.vision, next(iter(self._resizing.items()))
+        vision, [(kind, sizes)] = self.dimensions.vision, self.data.resizing.items()
         return RULES[kind](factor=vision.patch_size * vision.merge, **sizes)
 
     @property
     def image_token(self) -> int:
         """Id that stands for the image in a prompt."""
-        named = (*self.config, *self._built_in)
+        named = (*self.config, *self.data.config)
         name = next(each for each in named if each in ("image_token_id", "image_token_index"))
         return ConfigKeys(self.config).integer(name, least=0)
 
@@ -218,24 +240,23 @@ class Neighbour(Architecture, OcrModel):
         """Whether a parsed `config.json` belongs to it."""
         classes = config.get("architectures")
         if isinstance(classes, list) and classes:
-            return classes[0] in self.vendor_classes
-        return config.get("model_type") in self.model_types
+            return classes[0] in self.data.vendor_classes
+        return config.get("model_type") in self.data.model_types
 
     def read_dimensions(self, config: Config) -> NeighbourDimensions:
         """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
         keys = ConfigKeys(config)
-        for section, name in self.never_guessed:
-            if name in self._built_in.get(section, {}):
-                self._section(keys, section).value(name)
+        vision = keys.section("vision_config")
+        for name in filter(self.data.config["vision_config"].__contains__, _NEVER_GUESSED):
+            vision.value(name)
         text = self.read_decoder(keys)
-        vision = self.read_vision(keys.section("vision_config"), text.hidden_size)
-        return NeighbourDimensions(text, vision)
+        return NeighbourDimensions(text, self.read_vision(keys, text.hidden_size))
 
     def notes_of(self, workload: PageWorkload) -> list[str]:
         """Notes for a reader of a workload's figures, one line each."""
         return [
-            f"pages are usually rendered for {self.title} {self.usual_page}",
-            *([f"{self.title}'s config: {self.source}"] if self.config == self._built_in else []),
+            f"pages are usually rendered for {self.title} {self.data.usual_page}",
+            *[f"{self.title}'s config: {self.data.source}"] * (self.config == self.data.config),
         ]
 
     def check_flash(self, dimensions: NeighbourDimensions) -> None:
@@ -248,26 +269,30 @@ class Neighbour(Architecture, OcrModel):
 
     def read_decoder(self, keys: ConfigKeys) -> DenseDecoder:
         """Reads the decoder's dimensions from a whole `config.json`; raises ConfigError."""
-        text = self._section(keys, "text_config")
-        is_tied = keys.boolean("tie_word_embeddings", self.is_tied)
-        if self.asks_decoder:  # which a flat file gives only the other keys
-            nested = ConfigKeys({}) if text is keys else text
-            is_tied |= nested.boolean("tie_word_embeddings", self.is_tied)
-        return DenseDecoder.read(text, is_tied=is_tied, **self.options)
-
-    def _section(self, keys: ConfigKeys, name: str) -> ConfigKeys:
-        """An object of a config, whose top level is the decoder's own in old files."""
-        is_flat = self.reads_flat and name == "text_config" and keys.value(name, None) is None
-        return keys if is_flat else keys.section(name)
+        data = self.data
+        is_flat = data.reads_flat and keys.value("text_config", None) is None
+        nested = ConfigKeys({}) if is_flat else keys.section("text_config")
+        text, is_tied = (
+            keys if is_flat else nested,
+            keys.boolean("tie_word_embeddings", data.is_tied),
+        )
+        if _DECODERS_TIES in data.used:  # which a flat file gives only the other keys
+            is_tied |= nested.boolean("tie_word_embeddings", data.is_tied)
+        if data.needs_head_dim:
+            text.value("head_dim")
+        return DenseDecoder.read(text, is_tied=is_tied, **data.decoder)
 
     def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
         """Reads what vision transformers have in common; raises ConfigError.
 
         Args:
-            keys: The object `vision_config`.
+            keys: A whole `config.json`.
             out_width: The decoder's `hidden_size`, the features of a visual token.
         """
-        layers, heads, mlp_width = self.vision_keys
+        keys, known = keys.section("vision_config"), self.data.config["vision_config"]
+        layers, heads, mlp_width = (
+            next(filter(known.__contains__, names)) for names in _NAMES_OF_SIZES
+        )
         width, number = keys.integer("hidden_size", most=LARGEST_WIDTH), keys.integer(heads)
         keys.check(
             width % (4 * number) == 0,
@@ -292,8 +317,21 @@ class Neighbour(Architecture, OcrModel):
         )
 
     @abstractmethod
+    def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+        """The vision model."""
+
+    def project(self, t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
+        """The projector, if there is one: the vision model's features become visual tokens."""
+        raise AssertionError(f"{self.name} has no projector")
+
     def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """The vision stages in one call, on a tape without a path."""
+        visual, *projector = self.data.vision
+        features = t.call(visual, self.visual, images, c)
+        for path in projector:
+            seen = features.tokens
+            features = ImageFeatures(t.call(path, self.project, seen, images, c), kept=(seen,))
+        return features
 
     # --- forwards
 
@@ -340,7 +378,7 @@ class Neighbour(Architecture, OcrModel):
         output = t.call("language_model", decoder, embeds, p, c.decoder, seen.deepstack)
         t.hold(positions)
         seen.deepstack = seen.masks = ()
-        if not self.returns_features:
+        if not self.data.returns_features:
             seen.placed = None
         return output
 
@@ -354,9 +392,9 @@ class Neighbour(Architecture, OcrModel):
         if seen.features is None:
             return embeds
         tokens = seen.features.tokens
-        seen.placed = t.cat(tokens) if self.joins_images else tokens
-        masks = [t.map("eq", ids, output=BOOL) for _ in range(1 + self.has_videos)]
-        _checked_places(t, masks[0], p, has_videos=self.has_videos)
+        seen.placed = t.cat(tokens) if self.data.joins_images else tokens
+        masks = [t.map("eq", ids, output=BOOL) for _ in range(1 + self.data.has_videos)]
+        _checked_places(t, masks[0], p, has_videos=self.data.has_videos)
         seen.masks = tuple(masks)
         embeds = t.move("masked_scatter", embeds, seen.placed, masks[0])
         seen.deepstack = tuple(map(t.cat, seen.features.deepstack))

@@ -3,84 +3,60 @@
 Source: `Qwen2_5_VisionTransformerPretrainedModel` and its parts of transformers 5.23.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Final
 
 from dsocr_analyze.architectures.config_file import ConfigKeys
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
+    LayerKind,
     Runs,
     VisionTransformer,
     axial_tables,
     patch_embed,
     patch_positions,
-    rotary_attention,
     sequence_ends,
     vision_layer,
 )
-from dsocr_analyze.architectures.ocr_family.attention import swiglu
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.kernels import BOOL, INT32, INT64, Elements, Rows, Work
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import mlp, rms_norm
 
+_LAYER: Final = LayerKind()
+"""`Qwen2_5_VLVisionBlock`."""
+
 
 class OlmOcr(Neighbour):
     """olmOCR."""
 
-    options: ClassVar[Mapping[str, Any]] = {
-        "rotary": "sections",
-        "mrope_section": (16, 24, 24),
-        "attention_bias": True,
-    }
-    asks_decoder = True
-    reads_flat = True
-    has_videos = True
-
     def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
         """Reads the vision model's keys; raises ConfigError."""
-        vision = super().read_vision(keys, out_width)
+        vision, keys = super().read_vision(keys, out_width), keys.section("vision_config")
         token = vision.merge * vision.patch_size
         window = keys.integer("window_size", least=token, most=LARGEST_IMAGE)
         blocks = keys.integers("fullatt_block_indexes", least=0, most=vision.layers - 1)
         return replace(vision, window=window // token, global_layers=blocks)
 
-    def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-        """`[n, 3 taps] -> [n / m^2, d_out]`."""
-        return t.call("model.visual", _visual, images, c)
-
-
-def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-    """The vision model; features before they are merged stay alive."""
-    positions = patch_positions(t, images)
-    ends = sequence_ends(t, images)
-    index, starts, windows = _window_index(t, images, c)
-    x = t.call("patch_embed", patch_embed, images, c, bias=False)
-    x = t.gather("index", index, x.n, t.dtype)
-    cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
-    cos, sin = (t.gather("index", index, each.n, each.dtype) for each in (cos, sin))
-    for number in range(c.layers):
-        runs = images.runs if number in c.global_layers else windows
-        x = t.again(f"blocks.{number}", _block, x, cos, sin, runs, c)
-    n = index.n
-    pair, flops = ((n, INT64), (n, INT64)), n * (n - 1).bit_length()
-    t.rows("routing", "sort", index, Rows(1, n), *pair, flops=flops)  # on the host
-    tokens = t.call("merger", _merger, x, c)
-    tokens = t.gather("index", index, tokens.n, t.dtype)
-    return t.hold(ImageFeatures(tokens, kept=(x,)), ends, starts)
-
-
-def _block(
-    t: Tape, x: Operand, cos: Operand, sin: Operand, runs: Runs, c: VisionTransformer
-) -> Operand:
-    """`Qwen2_5_VLVisionBlock`."""
-    d, f = c.width, c.mlp_width
-    attend = partial(rotary_attention, cos=cos, sin=sin, runs=runs, H=c.heads)
-    feed = partial(swiglu, n=x.n // d, d=d, f=f, act=c.hidden_act, bias=True)
-    return vision_layer(t, x, d, rms_norm, attend, feed)
+    def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+        """The vision model; features before they are merged stay alive."""
+        positions = patch_positions(t, images)
+        ends = sequence_ends(t, images)
+        index, starts, windows = _window_index(t, images, c)
+        x = t.call("patch_embed", patch_embed, images, c, bias=False)
+        x = t.gather("index", index, x.n, t.dtype)
+        cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
+        cos, sin = (t.gather("index", index, each.n, each.dtype) for each in (cos, sin))
+        for number in range(c.layers):
+            runs = images.runs if number in c.global_layers else windows
+            x = t.again(f"blocks.{number}", vision_layer, x, cos, sin, runs, c, _LAYER)
+        n = index.n
+        pair, flops = ((n, INT64), (n, INT64)), n * (n - 1).bit_length()
+        t.rows("routing", "sort", index, Rows(1, n), *pair, flops=flops)  # on the host
+        tokens = t.call("merger", _merger, x, c)
+        tokens = t.gather("index", index, tokens.n, t.dtype)
+        return t.hold(ImageFeatures(tokens, kept=(x,)), ends, starts)
 
 
 def _merger(t: Tape, x: Operand, c: VisionTransformer) -> Operand:
@@ -137,4 +113,4 @@ def _window_index(
     return index, t.empty(given, INT32), windows  # `found` of them, in memory for all
 
 
-OLMOCR: Final = OlmOcr(__file__)
+OLMOCR: Final = OlmOcr("olmocr")

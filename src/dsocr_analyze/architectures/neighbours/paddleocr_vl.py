@@ -5,10 +5,9 @@ Source: `PaddleOCRVisionModel`, `PaddleOCRProjector` and their parts of transfor
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Final
 
-from dsocr_analyze.architectures.config_file import ConfigKeys, Harmless
+from dsocr_analyze.architectures.config_file import ConfigKeys
 from dsocr_analyze.architectures.neighbours.neighbour import (
     ImageFeatures,
     Neighbour,
@@ -18,43 +17,38 @@ from dsocr_analyze.architectures.neighbours.neighbour import (
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
     ImageGrid,
+    LayerKind,
     VisionTransformer,
     axial_tables,
     patch_pixels,
     patch_positions,
     resampled,
     resampling,
-    rotary_attention,
     sequence_ends,
     vision_layer,
 )
-from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.kernels import INT64, Convolution, Rows
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import convolution, layer_norm, mlp
 from dsocr_analyze.workload import PageWorkload
 
+_LAYER: Final = LayerKind(
+    layer_norm,
+    ("layer_norm1", "self_attn", "layer_norm2", "mlp"),
+    products=("q_proj", "k_proj", "v_proj", "out_proj"),
+    keeps_weights=True,
+    mlp=("fc1", "activation_fn", "fc2"),
+)
+"""`PaddleOCRVisionEncoderLayer`."""
+
 
 class PaddleOcrVl(Neighbour):
     """PaddleOCR-VL."""
 
-    never_guessed = (("text_config", "head_dim"), *Neighbour.never_guessed)
-    options: ClassVar[Mapping[str, Any]] = {
-        "rotary": "sections",
-        "mrope_section": (16, 24, 24),
-    }
-    vision_keys = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
-    is_tied = True
-    asks_decoder = True
-    reads_flat = True
-    own_keys: ClassVar[Rules] = {
-        "vision_config.temporal_patch_size": Harmless("the model's class does not read it")
-    }
-
     def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
         """Reads the vision model's keys; raises ConfigError."""
-        vision = super().read_vision(keys, out_width)
+        vision, keys = super().read_vision(keys, out_width), keys.section("vision_config")
         image = keys.integer("image_size", least=vision.patch_size, most=LARGEST_IMAGE)
         return replace(vision, frames=1, side=image // vision.patch_size)
 
@@ -63,16 +57,28 @@ class PaddleOcrVl(Neighbour):
         side = self.dimensions.vision.patch_size
         return in_patches(workload, side, (CHANNELS, side, side))
 
-    def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-        """`[n, 3 taps] -> [n / m^2, d_out]`."""
-        features = t.call("model.visual", _visual, images, c)
-        tokens = t.call("model.projector", _projector, features, images, c)
-        return ImageFeatures(tokens, kept=(features,))
+    def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+        """`PaddleOCRVisionModel`."""
+        return ImageFeatures(t.call("vision_model", _vision_model, images, c))
 
-
-def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
-    """`PaddleOCRVisionModel`."""
-    return t.call("vision_model", _vision_model, images, c)
+    def project(self, t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
+        """Patches of a token side by side through an MLP (`PaddleOCRProjector`)."""
+        N, n, d = images.count, images.patches, c.width
+        t.rows("reduction", "prod", t.input(3 * N, INT64), Rows(N, 3), (N, INT64), flops=3 * N)
+        joined = d * c.unit
+        parts: list[Operand] = []
+        for _ in range(N):
+            one = t.input(1, INT64)
+            part = t.call("pre_norm", layer_norm, t.view(x, n * d), n, d)
+            for _ in range(2):
+                t.map("floor_divide", one)
+            for _ in range(2):
+                t.map("mul", one, one)
+            if 1 < c.merge < images.width:
+                part = t.move("clone", part)
+            names, widths = ("linear_1", "act", "linear_2"), (joined, joined, c.out_width)
+            parts.append(mlp(t, part, names, widths))
+        return t.cat(*parts)
 
 
 def _vision_model(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
@@ -97,42 +103,8 @@ def _encoder(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Op
     ends = sequence_ends(t, images)
     cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
     for index in range(c.layers):
-        x = t.again(f"layers.{index}", _layer, x, cos, sin, images, c)
+        x = t.again(f"layers.{index}", vision_layer, x, cos, sin, images.runs, c, _LAYER)
     return t.hold(x, ends)
 
 
-def _layer(
-    t: Tape, x: Operand, cos: Operand, sin: Operand, images: ImageGrid, c: VisionTransformer
-) -> Operand:
-    """`PaddleOCRVisionEncoderLayer`."""
-    products, widths = ("q_proj", "k_proj", "v_proj", "out_proj"), (c.width, c.mlp_width, c.width)
-    attend = partial(
-        rotary_attention, cos=cos, sin=sin, runs=images.runs, H=c.heads, names=products,
-        keeps_weights=True,
-    )  # fmt: skip
-    feed = partial(mlp, names=("fc1", "activation_fn", "fc2"), widths=widths, act=c.hidden_act)
-    names = "layer_norm1", "self_attn", "layer_norm2", "mlp"
-    return vision_layer(t, x, c.width, layer_norm, attend, feed, names)
-
-
-def _projector(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
-    """Patches of a token side by side through an MLP (`PaddleOCRProjector`)."""
-    N, n, d = images.count, images.patches, c.width
-    t.rows("reduction", "prod", t.input(3 * N, INT64), Rows(N, 3), (N, INT64), flops=3 * N)
-    joined = d * c.unit
-    parts: list[Operand] = []
-    for _ in range(N):
-        one = t.input(1, INT64)
-        part = t.call("pre_norm", layer_norm, t.view(x, n * d), n, d)
-        for _ in range(2):
-            t.map("floor_divide", one)
-        for _ in range(2):
-            t.map("mul", one, one)
-        if 1 < c.merge < images.width:
-            part = t.move("clone", part)
-        names, widths = ("linear_1", "act", "linear_2"), (joined, joined, c.out_width)
-        parts.append(mlp(t, part, names, widths))
-    return t.cat(*parts)
-
-
-PADDLEOCR_VL: Final = PaddleOcrVl(__file__)
+PADDLEOCR_VL: Final = PaddleOcrVl("paddleocr-vl")

@@ -4,42 +4,34 @@ Source: `Qwen3VLVisionModel` and its parts of transformers 5.23; DeepStack (Meng
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Final
 
 from dsocr_analyze.architectures.config_file import ConfigKeys
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
+    LayerKind,
     VisionTransformer,
     axial_tables,
     patch_embed,
     patch_positions,
     resampled,
     resampling,
-    rotary_attention,
     sequence_ends,
     vision_layer,
 )
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import layer_norm, mlp
 
-_PRODUCTS: Final = ("linear_fc1", "act_fn", "linear_fc2")
+_PRODUCTS: Final = "linear_fc1", "act_fn", "linear_fc2"
+_LAYER: Final = LayerKind(layer_norm, mlp=_PRODUCTS)
+"""`Qwen3VLVisionBlock`."""
 
 
 class Qwen3Vl(Neighbour):
     """Qwen3-VL, base of several OCR models."""
-
-    never_guessed = (("text_config", "head_dim"), *Neighbour.never_guessed)
-    options: ClassVar[Mapping[str, Any]] = {
-        "rotary": "turns",
-        "mrope_section": (24, 20, 20),
-        "head_norms": True,
-    }
-    has_videos = True
 
     def read_decoder(self, keys: ConfigKeys) -> DenseDecoder:
         """Reads a whole `config.json`; raises ConfigError."""
@@ -49,15 +41,29 @@ class Qwen3Vl(Neighbour):
 
     def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
         """Reads the vision model's keys; raises ConfigError."""
+        vision, keys = super().read_vision(keys, out_width), keys.section("vision_config")
         places = keys.integer("num_position_embeddings")
         side = math.isqrt(places)
         keys.check(side * side == places, "num_position_embeddings", "a square, e.g. 2304")
-        vision = super().read_vision(keys, out_width)
         return replace(vision, side=side, deepstack=_deepstack(keys))
 
-    def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-        """`[n, 3 taps] -> [n / m^2, d_out]`, of the last and of inner layers."""
-        return t.call("model.visual", _visual, images, c)
+    def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+        """`Qwen3VLVisionModel`; features before they are merged stay alive."""
+        indices, weights = resampling(t, images, has_corners=True)
+        positions = patch_positions(t, images)
+        ends = sequence_ends(t, images)
+        x = t.call("patch_embed", patch_embed, images, c)
+        learned = resampled(t, "pos_embed", indices, weights, c.side, c.width)
+        x = t.map("add", x, t.cast(learned, t.dtype))
+        cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
+        deepstack: list[Operand] = []
+        for index in range(c.layers):
+            x = t.again(f"blocks.{index}", vision_layer, x, cos, sin, images.runs, c, _LAYER)
+            if index in c.deepstack:
+                name = f"deepstack_merger_list.{len(deepstack)}"
+                deepstack.append(t.call(name, _merger, x, c, c.unit))
+        tokens = t.call("merger", _merger, x, c, 1)
+        return t.hold(ImageFeatures(tokens, tuple(deepstack), (x,)), learned, ends)
 
 
 def _deepstack(keys: ConfigKeys) -> tuple[int, ...]:
@@ -71,35 +77,6 @@ def _deepstack(keys: ConfigKeys) -> tuple[int, ...]:
     return layers
 
 
-def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-    """`Qwen3VLVisionModel`; features before they are merged stay alive."""
-    indices, weights = resampling(t, images, has_corners=True)
-    positions = patch_positions(t, images)
-    ends = sequence_ends(t, images)
-    x = t.call("patch_embed", patch_embed, images, c)
-    learned = resampled(t, "pos_embed", indices, weights, c.side, c.width)
-    x = t.map("add", x, t.cast(learned, t.dtype))
-    cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
-    deepstack: list[Operand] = []
-    for index in range(c.layers):
-        x = t.again(f"blocks.{index}", _block, x, cos, sin, images, c)
-        if index in c.deepstack:
-            name = f"deepstack_merger_list.{len(deepstack)}"
-            deepstack.append(t.call(name, _merger, x, c, c.unit))
-    tokens = t.call("merger", _merger, x, c, 1)
-    return t.hold(ImageFeatures(tokens, tuple(deepstack), (x,)), learned, ends)
-
-
-def _block(
-    t: Tape, x: Operand, cos: Operand, sin: Operand, images: ImageGrid, c: VisionTransformer
-) -> Operand:
-    """`Qwen3VLVisionBlock`."""
-    attend = partial(rotary_attention, cos=cos, sin=sin, runs=images.runs, H=c.heads)
-    widths = c.width, c.mlp_width, c.width
-    feed = partial(mlp, names=_PRODUCTS, widths=widths, act=c.hidden_act)
-    return vision_layer(t, x, c.width, layer_norm, attend, feed)
-
-
 def _merger(t: Tape, x: Operand, c: VisionTransformer, together: int) -> Operand:
     """Patches of a token side by side through a norm and an MLP (`Qwen3VLVisionPatchMerger`).
 
@@ -110,4 +87,4 @@ def _merger(t: Tape, x: Operand, c: VisionTransformer, together: int) -> Operand
     return mlp(t, x, _PRODUCTS, (joined, joined, c.out_width))
 
 
-QWEN3_VL: Final = Qwen3Vl(__file__)
+QWEN3_VL: Final = Qwen3Vl("qwen3-vl")

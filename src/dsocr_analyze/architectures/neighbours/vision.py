@@ -8,12 +8,14 @@ Pixtral in transformers 5.23; Dehghani et al. 2023 (packing); Heo et al. 2024 (r
 two dimensions).
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from dsocr_analyze.architectures.ocr_family.attention import rotated
+from dsocr_analyze.architectures.ocr_family.attention import rotated, swiglu
 from dsocr_analyze.kernels import FLOAT32, INT32, INT64, Attention, Convolution, Gemm, Rows
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import (
@@ -22,6 +24,7 @@ from dsocr_analyze.tape.modules import (
     fused_attention,
     fused_rms_norm,
     linear,
+    mlp,
     rms_norm,
 )
 
@@ -102,39 +105,6 @@ class VisionTransformer:
     def unit(self) -> int:
         """Patches of a visual token."""
         return self.merge**2
-
-
-# --- a layer ---------------------------------------------------------------------------------
-
-
-def vision_layer(
-    t: Tape,
-    x: Operand,
-    d: int,
-    norm: Callable[[Tape, Operand, Size, Size], Operand],
-    attend: Callable[[Tape, Operand], tuple[Operand, Sequence[Operand]]],
-    feed: Callable[[Tape, Operand], Operand],
-    names: tuple[str, str, str, str] = ("norm1", "attn", "norm2", "mlp"),
-) -> Operand:
-    """`y = x + attention(norm(x))`, `y + mlp(norm(y))`, `[n, d]`.
-
-    Args:
-        t: The tape.
-        x: `[n, d]`.
-        d: Width.
-        norm: Both norms.
-        attend: Attention; also returns what the layer keeps of it.
-        feed: The MLP.
-        names: Of norm, attention, norm and MLP.
-    """
-    n, (norm1, attention, norm2, mlp) = x.n // d, names
-    residual = x
-    x = t.call(norm1, norm, x, n, d)
-    x, kept = t.call(attention, attend, x)
-    residual = x = t.map("add", residual, x)
-    x = t.call(norm2, norm, x, n, d)
-    x = t.call(mlp, feed, x)
-    return t.hold(t.map("add", residual, x), *kept)
 
 
 # --- patches and products --------------------------------------------------------------------
@@ -284,40 +254,26 @@ def _both_halves(t: Tape, table: Operand, n: int) -> Operand:
 # --- attention -------------------------------------------------------------------------------
 
 
-def rotary_attention(
+def _rotary_attention(
     t: Tape,
     x: Operand,
     cos: Operand,
     sin: Operand,
     runs: Runs,
-    H: int,
-    *,
-    head_norms: bool = False,
-    names: tuple[str, ...] = ("qkv", "proj"),
-    keeps_weights: bool = False,
+    c: VisionTransformer,
+    kind: LayerKind,
 ) -> tuple[Operand, list[Operand]]:
     """`softmax(q k^T / sqrt(D)) v` within each of several sequences, after rotation in fp32.
 
-    Args:
-        t: The tape.
-        x: `[n, d]`.
-        cos: `[n, D]`.
-        sin: `[n, D]`.
-        runs: The sequences.
-        H: Heads.
-        head_norms: Whether queries and keys are normed per head.
-        names: Of the products: a joint one or three, and the last.
-        keeps_weights: Whether they outlive the call, and are returned.
+    Returns weights as well if they outlive the call.
     """
-    n = sum(count * length for count, length in runs)
-    d = x.n // n
-    D = d // H
+    n, d, H, D = x.n // c.width, c.width, c.heads, c.head_dim
     if t.is_served:
-        return _fused_attention(t, x, runs, H, head_norms=head_norms), []
-    *inputs, output = names
+        return _fused_attention(t, x, runs, c, kind), []
+    *inputs, output = kind.products
     parts = [t.call(name, linear, x, n, d, 3 * d // len(inputs), bias=True) for name in inputs]
     q, k, v = parts if len(parts) == 3 else (t.view(parts[0], n * d) for _ in range(3))
-    if head_norms:
+    if kind.head_norms:
         q = t.call("q_norm", rms_norm, q, n * H, D)
         k = t.call("k_norm", rms_norm, k, n * H, D)
     parts = [v]
@@ -330,12 +286,12 @@ def rotary_attention(
     for count, length in runs:
         for skipped in t.turns(count):
             heads.append(t.empty(skipped * length * d, t.dtype))
-            if keeps_weights:
+            if kind.keeps_weights:
                 kept.append(t.empty(skipped * H * length**2, t.dtype))
             own = [t.view(each, length * d) for each in (q, k, v)]
             attended, weights = masked_attention(t, own, None, length, H, D)
             heads.append(attended)
-            if keeps_weights:
+            if kind.keeps_weights:
                 kept.append(weights)
             del attended, weights
     joined = t.cat(*heads)
@@ -343,8 +299,10 @@ def rotary_attention(
     return t.hold((out, kept), q, k, v, lengths, *heads)
 
 
-def _fused_attention(t: Tape, x: Operand, runs: Runs, H: int, *, head_norms: bool) -> Operand:
-    """`rotary_attention` as serving engines launch it, with a kernel for sequences of one length.
+def _fused_attention(
+    t: Tape, x: Operand, runs: Runs, c: VisionTransformer, kind: LayerKind
+) -> Operand:
+    """`_rotary_attention` as serving engines launch it, with a kernel for sequences of one length.
 
     Source: `QKVParallelLinear`, `ApplyRotaryEmb` and `MMEncoderAttention` of vLLM;
     `VisionAttention` of SGLang.
@@ -352,18 +310,16 @@ def _fused_attention(t: Tape, x: Operand, runs: Runs, H: int, *, head_norms: boo
     sequences: Counter[int] = Counter()
     for count, length in runs:
         sequences[length] += count
-    n = sum(length * count for length, count in sequences.items())
-    d = x.n // n
+    n, d, H, D = x.n // c.width, c.width, c.heads, c.head_dim
     q, k, v = joint_product(t, x, n, d, bias=True)
-    if head_norms:
-        q, k = (fused_rms_norm(t, each, n * H, d // H) for each in (q, k))
+    if kind.head_norms:
+        q, k = (fused_rms_norm(t, each, n * H, D) for each in (q, k))
     both = t.cat(q, k)
-    t.map("rotary_embedding", both, t.input(n * (d // H), FLOAT32), flops=3, into=both)
+    t.map("rotary_embedding", both, t.input(n * D, FLOAT32), flops=3, into=both)
     heads = t.empty(n * d, t.dtype)
     for length, count in sequences.items():
         own = [t.view(each, count * length * d) for each in (q, k, v)]
-        shape = Attention(count, H, H, length, length, d // H, d // H)
-        fused_attention(t, "flash_attention", shape, *own)
+        fused_attention(t, "flash_attention", Attention(count, H, H, length, length, D, D), *own)
     return linear(t, heads, n, d, d, bias=True)
 
 
@@ -397,3 +353,64 @@ def masked_attention(
     weights = t.cast(t.softmax(weights, H * T, T), t.dtype)
     heads = t.product("matmul", Gemm(H, T, D, T), weights, v)
     return t.move("clone", heads) if H > 1 and T > 1 else heads, weights
+
+
+# --- a layer ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """What distinguishes the layers of a vision transformer.
+
+    Attributes:
+        norm: Before attention and MLP.
+        names: Of norm, attention, norm and MLP.
+        attend: Attention; also returns what the layer keeps of it.
+        products: Names of attention's: a joint one or three, and the last.
+        head_norms: Whether queries and keys are normed per head.
+        keeps_weights: Whether attention's outlive it.
+        mlp: Names of its two products with an activation between; None for a gated one.
+        has_biases: Whether a gated one has.
+    """
+
+    norm: Callable[[Tape, Operand, Size, Size], Operand] = rms_norm
+    names: tuple[str, str, str, str] = ("norm1", "attn", "norm2", "mlp")
+    attend: Callable[..., tuple[Operand, Sequence[Operand]]] = _rotary_attention
+    products: tuple[str, ...] = ("qkv", "proj")
+    head_norms: bool = False
+    keeps_weights: bool = False
+    mlp: tuple[str, str, str] | None = None
+    has_biases: bool = True
+
+
+def vision_layer(
+    t: Tape,
+    x: Operand,
+    cos: Operand,
+    sin: Operand,
+    seen: Runs | Operand | None,
+    c: VisionTransformer,
+    kind: LayerKind,
+) -> Operand:
+    """`y = x + attention(norm(x))`, `y + mlp(norm(y))`, `[n, d]`.
+
+    Args:
+        t: The tape.
+        x: `[n, d]`.
+        cos: `[n, D]`.
+        sin: `[n, D]`.
+        seen: Sequences within which patches attend, or a mask.
+        c: Of the transformer.
+        kind: Of the layer.
+    """
+    n, d, f, (norm1, attention, norm2, feed) = x.n // c.width, c.width, c.mlp_width, kind.names
+    residual = x
+    x = t.call(norm1, kind.norm, x, n, d)
+    x, kept = t.call(attention, kind.attend, x, cos, sin, seen, c, kind)
+    residual = x = t.map("add", residual, x)
+    x = t.call(norm2, kind.norm, x, n, d)
+    if kind.mlp:
+        x = t.call(feed, mlp, x, kind.mlp, (d, f, d), c.hidden_act)
+    else:
+        x = t.call(feed, swiglu, x, n, d, f, c.hidden_act, bias=kind.has_biases)
+    return t.hold(t.map("add", residual, x), *kept)
