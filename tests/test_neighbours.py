@@ -53,7 +53,7 @@ PUBLISHED = {  # patches of an A4 page at 150 dpi, parameters, MACs of a prefill
 def page_of(model, rows: int, columns: int):
     """A page in so many patches."""
     merge = model.dimensions.vision.merge
-    return model.in_grid((columns // merge, rows // merge), (1, 1), 1, 1, 1)
+    return model.page_with((columns // merge, rows // merge, 1, 1))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -75,7 +75,7 @@ def test_serving_engines_do_the_matrix_work_of_the_model(name):
     model, (height, width, *_, step_macs) = BY_NAME[name], PUBLISHED[name]
     c, served = model.dimensions, model.forms.served
     merge = c.vision.merge
-    page = model.in_grid((width // merge, height // merge), (1, 1), 10, 1, 1)
+    page = model.page_with((width // merge, height // merge, 10, 1))
     own = Tape(BFLOAT16)
     model.encode(own, ImageGrid(1, height, width), c.vision)
     views, n = served.views(page.views[0], c, BFLOAT16)["vision"], page.visual_tokens
@@ -93,8 +93,8 @@ def test_a_pass_is_its_embedded_prompt_and_the_decoder(model):
     c, page, p = model.dimensions, page_of(model, 64, 64), Pass(2, 1100)
     whole, prompt, rest = Tape(BFLOAT16), Tape(BFLOAT16), Tape(BFLOAT16)
     whole.call("", model.whole_model, c, p, page)
-    embeds, seen = model.embedded_page(prompt, c, p, page)
-    rest.call("model.language_model", model.decoder, embeds, p, c.decoder, seen.deepstack)
+    embeds, (placed, *_) = model.embedded_page(prompt, c, p, page)
+    rest.call("model.language_model", model.decoder, embeds, p, c.decoder, placed.deepstack)
     rest.call("lm_head", lm_head, embeds, p.B, c.decoder)
     assert embeds.n == p.tokens * c.decoder.hidden_size
     assert counted(prompt.kernels + rest.kernels) == counted(whole.kernels)
@@ -365,7 +365,8 @@ def test_a_described_neighbour_is_served_like_the_known_one(model, tmp_path):
     """Of published sizes; what joins an engine's kernels is found again in what its class runs."""
     rows, columns, *_ = PUBLISHED[model.name]
     merge = model.dimensions.vision.merge
-    page = model.in_grid((columns // merge, rows // merge), (1240, 1754), BEFORE + AFTER, 1, 128)
+    page = model.page_with((columns // merge, rows // merge, BEFORE + AFTER, 1))
+    page = replace(page, page=(1240, 1754), max_new_tokens=128)
     config = {**model.config, "architectures": [model.model_class]}
     session = session_of(reading(model, config, rows, columns), tmp_path)
     job = Assumptions(SERVERS["vllm"], preprocess_seconds=0.01)

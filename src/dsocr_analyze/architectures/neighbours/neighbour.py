@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
 from math import prod
@@ -78,23 +78,16 @@ class ImageFeatures:
     kept: tuple[Operand, ...] = ()
 
 
-@dataclass(slots=True)
-class HeldPrompt:
-    """What is held of a pass's prompts.
+class PlacedImages(NamedTuple):
+    """What is held of images that have their places in a prompt.
 
     Attributes:
-        positions: Of all tokens; like features and ids, until the pass ends.
-        features: Of its images.
-        ids: Of all tokens.
-        placed: Features that took their places.
+        tokens: Features that took their places.
         deepstack: Those that the decoder adds after its first layers.
         masks: Places of images, and of videos.
     """
 
-    positions: Operand | None = None
-    features: ImageFeatures | None = None
-    ids: Operand | None = None
-    placed: Operand | None = None
+    tokens: Operand | None = None
     deepstack: tuple[Operand, ...] = ()
     masks: tuple[Operand, ...] = ()
 
@@ -153,6 +146,7 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         joins_images: Whether features are divided by image, and joined where they take their place.
         has_videos: Whether a prompt is searched for a video's tokens as well.
         returns_features: Whether the model returns the features that took their places.
+        has_square_patches: Whether its processor's patches are flat or have three dimensions.
         used: Config keys that only it reads, by dotted path.
         harmless: Reasons why such keys do nothing.
         fixed: Rules of such keys that may have few values.
@@ -175,6 +169,7 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     joins_images: bool = True
     has_videos: bool = False
     returns_features: bool = False
+    has_square_patches: bool = False
     used: tuple[str, ...] = ()
     harmless: dict[str, str] = {}
     fixed: dict[str, dict[str, Any]] = {}
@@ -342,63 +337,64 @@ class Neighbour(Architecture, OcrModel):
 
         Without a page, a prefill pass lacks all that is done to features of images.
         """
-        seen = self._seen(t, c, p, page)
-        hidden, cache = t.call("model", self._model, c, p, seen)
+        features, given = self._given(t, c, p, page)
+        hidden, cache, placed = t.call("model", self._model, c, p, features)
         logits = t.call("lm_head", lm_head, hidden, p.B, c.decoder)
-        return t.hold(cache, hidden, logits)
+        return t.hold(cache, hidden, logits, placed, *given)
 
     def embedded_page(
         self, t: Tape, c: NeighbourDimensions, p: Pass, page: PageWorkload
-    ) -> tuple[Operand, HeldPrompt]:
-        """Embeddings `[B, T, d]` with visual tokens, and what is kept of the pass."""
-        seen = self._seen(t, c, p, page)
-        return t.call("model", self._embedded, c, p, seen), seen
+    ) -> tuple[Operand, tuple[PlacedImages, ImageFeatures | None, tuple[Operand, ...]]]:
+        """Embeddings `[B, T, d]` with visual tokens, and what is held of the pages."""
+        features, given = self._given(t, c, p, page)
+        embeds, placed = t.call("model", self._embedded, c, p, features)
+        return embeds, (placed, features, given)
 
     def served_views(self, t: Tape, view: ViewBatch, c: NeighbourDimensions) -> None:
         """The vision stages in one call, as a serving engine runs them."""
         self.encode(t, _images(view, view.count, c), c.vision)
 
-    def _seen(
+    def _given(
         self, t: Tape, c: NeighbourDimensions, p: Pass, page: PageWorkload | None
-    ) -> HeldPrompt:
-        """What is there before the model runs: positions, features of the images, token ids."""
-        axes, seen = c.decoder.axes, HeldPrompt()
-        if page is not None:
-            seen.positions = t.empty((axes + 1 if axes > 1 else 1) * p.tokens, INT64)
-            seen.features = self.encode(t, _images(page.global_view, p.B, c), c.vision)
-            seen.ids = t.empty(p.tokens, INT64)
-        return seen
+    ) -> tuple[ImageFeatures | None, tuple[Operand, ...]]:
+        """What is there before the model runs: features of images; positions and token ids."""
+        if page is None:
+            return None, ()
+        axes = c.decoder.axes
+        positions = t.empty((axes + 1 if axes > 1 else 1) * p.tokens, INT64)
+        features = self.encode(t, _images(page.global_view, p.B, c), c.vision)
+        return features, (positions, t.empty(p.tokens, INT64))
 
     def _model(
-        self, t: Tape, c: NeighbourDimensions, p: Pass, seen: HeldPrompt
-    ) -> tuple[Operand, list[LayerCache]]:
-        """The model without its head: normed features `[B, T, d]`, and the cache by layer."""
-        embeds = self._embedded(t, c, p, seen)
-        positions = _step_positions(t, p) if p.past and c.decoder.axes > 1 else None
-        output = t.call("language_model", decoder, embeds, p, c.decoder, seen.deepstack)
-        t.hold(positions)
-        seen.deepstack = seen.masks = ()
-        if not self.data.returns_features:
-            seen.placed = None
-        return output
+        self, t: Tape, c: NeighbourDimensions, p: Pass, features: ImageFeatures | None
+    ) -> tuple[Operand, list[LayerCache], Operand | None]:
+        """The model without its head: normed features `[B, T, d]`, and the cache by layer.
 
-    def _embedded(self, t: Tape, c: NeighbourDimensions, p: Pass, seen: HeldPrompt) -> Operand:
+        Last, the images' features, if it returns them.
+        """
+        embeds, placed = self._embedded(t, c, p, features)
+        positions = _step_positions(t, p) if p.past and c.decoder.axes > 1 else None
+        hidden, cache = t.call("language_model", decoder, embeds, p, c.decoder, placed.deepstack)
+        returned = placed.tokens if self.data.returns_features else None
+        return t.hold((hidden, cache, returned), positions)
+
+    def _embedded(
+        self, t: Tape, c: NeighbourDimensions, p: Pass, features: ImageFeatures | None
+    ) -> tuple[Operand, PlacedImages]:
         """Embeddings `[B, T, d]`, with tokens of images in their places.
 
         Source: `get_placeholder_mask` and its caller.
         """
         rows, d, ids = c.decoder.vocab_size, c.decoder.hidden_size, t.input(p.tokens, INT64)
         embeds = t.call("language_model.embed_tokens", embedding, ids, rows, d)
-        if seen.features is None:
-            return embeds
-        tokens = seen.features.tokens
-        seen.placed = t.cat(tokens) if self.data.joins_images else tokens
+        if features is None:
+            return embeds, PlacedImages()
+        tokens = t.cat(features.tokens) if self.data.joins_images else features.tokens
         masks = [t.map("eq", ids, output=BOOL) for _ in range(1 + self.data.has_videos)]
         _checked_places(t, masks[0], p, has_videos=self.data.has_videos)
-        seen.masks = tuple(masks)
-        embeds = t.move("masked_scatter", embeds, seen.placed, masks[0])
-        seen.deepstack = tuple(map(t.cat, seen.features.deepstack))
-        return embeds
+        embeds = t.move("masked_scatter", embeds, tokens, masks[0])
+        deepstack = tuple(map(t.cat, features.deepstack))
+        return embeds, PlacedImages(tokens, deepstack, tuple(masks))
 
     # --- pages, each in one view, whose sides the model's processor chooses
 
@@ -431,42 +427,47 @@ class Neighbour(Architecture, OcrModel):
                 )
         columns, rows = self.page_rule.grid(*page)
         text = prompt_text(text_tokens, seq_len, columns * rows, self.text_tokens)
-        return self.in_grid((columns, rows), page, text, batch_size, max_new_tokens)
-
-    def in_grid(
-        self,
-        grid: tuple[int, int],
-        page: tuple[int, int],
-        text_tokens: int,
-        batch_size: int,
-        max_new_tokens: int,
-    ) -> PageWorkload:
-        """A page that is seen in so many columns and rows of tokens."""
-        columns, rows = grid
-        width, height = (each * self.page_rule.factor for each in grid)
-        frames = self.dimensions.vision.frames
-        return PageWorkload(
-            page=page,
-            base_size=0,
-            image_size=0,
-            crop_mode=False,
-            grid=grid,
-            views=(ViewBatch(1, width, None if width == height else height, frames),),
-            visual_tokens=columns * rows,
-            text_tokens=text_tokens,
-            batch_size=batch_size,
-            max_new_tokens=max_new_tokens,
-        )
-
-    def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
-        """What the processor makes of a page: by default, flat patches of all frames."""
-        vision = self.dimensions.vision
-        return in_patches(workload, vision.patch_size, (CHANNELS * vision.taps,))
+        found = self.page_with((columns, rows, text, batch_size))
+        return replace(found, page=page, max_new_tokens=max_new_tokens)
 
     def page_with(self, sizes: tuple[int, ...]) -> PageWorkload:
         """A page of so many columns and rows of tokens, with text, in a batch."""
         columns, rows, text_tokens, batch = sizes
-        return self.in_grid((columns, rows), (1, 1), text_tokens, batch, 1)
+        factor, frames = self.page_rule.factor, self.dimensions.vision.frames
+        height = None if rows == columns else rows * factor
+        return PageWorkload(
+            page=(1, 1),
+            base_size=0,
+            image_size=0,
+            crop_mode=False,
+            grid=(columns, rows),
+            views=(ViewBatch(1, columns * factor, height, frames),),
+            visual_tokens=columns * rows,
+            text_tokens=text_tokens,
+            batch_size=batch,
+            max_new_tokens=1,
+        )
+
+    def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
+        """What the processor makes of a page: patches, their grid, and which tokens are visual.
+
+        Source: `Qwen2VLImageProcessor` and its likes.
+        """
+        c, (width, height) = self.dimensions.vision, workload.global_view.sides
+        rows, columns = height // c.patch_size, width // c.patch_size
+        values = (
+            (CHANNELS, c.patch_size, c.patch_size)
+            if self.data.has_square_patches
+            else (CHANNELS * c.taps,)
+        )
+        before = min(_BEFORE, workload.text_tokens)
+        after = workload.text_tokens - before
+        kinds = (*[0] * before, *[1] * workload.visual_tokens, *[0] * after)
+        return {
+            "pixel_values": ProcessedTensor((rows * columns, *values)),
+            "image_grid_thw": ProcessedTensor((1, 3), INT64, (1, rows, columns)),
+            "mm_token_type_ids": ProcessedTensor((1, workload.seq_len), INT32, kinds),
+        }
 
     def view_sizes(self, *sizes: Size) -> tuple[Size, ...]:
         """The grid, the text tokens and the batch: all pages of a batch are encoded at once."""
@@ -528,22 +529,3 @@ def _step_positions(t: Tape, p: Pass) -> Operand:
     position = t.move("transfer", position, n=3 * p.B)
     delta = t.move("clone", t.input(p.B, INT64))
     return t.map("add", position, delta)
-
-
-def in_patches(
-    workload: PageWorkload, patch_size: int, shape: tuple[int, ...]
-) -> Mapping[str, ProcessedTensor]:
-    """A page in patches of a shape each, its grid of them, and which tokens are the image's.
-
-    Source: `Qwen2VLImageProcessor` and its likes.
-    """
-    width, height = workload.global_view.sides
-    rows, columns = height // patch_size, width // patch_size
-    before = min(_BEFORE, workload.text_tokens)
-    after = workload.text_tokens - before
-    kinds = (*[0] * before, *[1] * workload.visual_tokens, *[0] * after)
-    return {
-        "pixel_values": ProcessedTensor((rows * columns, *shape)),
-        "image_grid_thw": ProcessedTensor((1, 3), INT64, (1, rows, columns)),
-        "mm_token_type_ids": ProcessedTensor((1, workload.seq_len), INT32, kinds),
-    }

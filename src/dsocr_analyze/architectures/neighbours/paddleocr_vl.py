@@ -3,7 +3,6 @@
 Source: `PaddleOCRVisionModel`, `PaddleOCRProjector` and their parts of transformers 5.23.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -11,8 +10,6 @@ from dsocr_analyze.architectures.config_file import ConfigKeys
 from dsocr_analyze.architectures.neighbours.neighbour import (
     ImageFeatures,
     Neighbour,
-    ProcessedTensor,
-    in_patches,
 )
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
@@ -31,7 +28,6 @@ from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.kernels import INT64, Convolution, Rows
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import convolution, layer_norm, mlp
-from dsocr_analyze.workload import PageWorkload
 
 _LAYER: Final = LayerKind(
     layer_norm,
@@ -51,11 +47,6 @@ class PaddleOcrVl(Neighbour):
         vision, keys = super().read_vision(keys, out_width), keys.section("vision_config")
         image = keys.integer("image_size", least=vision.patch_size, most=LARGEST_IMAGE)
         return replace(vision, frames=1, side=image // vision.patch_size)
-
-    def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
-        """A page in square patches."""
-        side = self.dimensions.vision.patch_size
-        return in_patches(workload, side, (CHANNELS, side, side))
 
     def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """`PaddleOCRVisionModel`."""
