@@ -134,10 +134,11 @@ def bicubic(t: Tape, grid: Operand, source: int, target: int, d: int) -> Operand
 
 
 def interpolated(t: Tape, operator: str, table: Operand, n: int, flops: int) -> Operand:
-    """An fp32 table as n elements of the model's type."""
-    work = Work(0, flops, 0, table.nbytes, n * FLOAT32.nbytes)
-    t.record("interpolation", operator, Elements(n), FLOAT32, FLOAT32, work)
-    return t.cast(Operand(n, FLOAT32, tape=t), t.dtype)
+    """A table as n elements, computed in its type and cast to the model's."""
+    dtype = table.dtype
+    work = Work(0, flops, 0, table.nbytes, n * dtype.nbytes)
+    t.record("interpolation", operator, Elements(n), dtype, dtype, work)
+    return t.cast(Operand(n, dtype, tape=t), t.dtype)
 
 
 # --- activation functions --------------------------------------------------------------------

@@ -3,17 +3,11 @@
 Source: `GotOcr2VisionEncoder`, `GotOcr2MultiModalProjector` and their parts of transformers 5.23.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, ConfigKeys
-from dsocr_analyze.architectures.neighbours.neighbour import (
-    ImageFeatures,
-    Neighbour,
-    ProcessedTensor,
-)
-from dsocr_analyze.architectures.neighbours.resizing import FixedView, ResizeRule
+from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
     ImageGrid,
@@ -26,10 +20,9 @@ from dsocr_analyze.architectures.ocr_family.vision import (
     window_partition,
     window_unpartition,
 )
-from dsocr_analyze.kernels import Elements, Gemm, Work
+from dsocr_analyze.kernels import Gemm
 from dsocr_analyze.tape import Operand, Tape, ceil_div
-from dsocr_analyze.tape.modules import conv2d, layer_norm, linear, mlp
-from dsocr_analyze.workload import PageWorkload
+from dsocr_analyze.tape.modules import conv2d, interpolated, layer_norm, linear, mlp
 
 _MERGE: Final = 4
 """Patches per side of a visual token, after two convolutions of stride 2."""
@@ -52,17 +45,6 @@ class GotOcr2(Neighbour):
             global_layers=keys.integers("global_attn_indexes", least=0, most=vision.layers - 1),
             channels=keys.integer("output_channels", most=LARGEST_WIDTH),
         )
-
-    def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
-        """A page in one square view."""
-        return {"pixel_values": ProcessedTensor((1, CHANNELS, *workload.global_view.sides))}
-
-    @property
-    def page_rule(self) -> ResizeRule:
-        """Every page becomes a view of the encoder's size."""
-        vision = self.dimensions.vision
-        factor = vision.merge * vision.patch_size
-        return FixedView(factor=factor, side=vision.side * vision.patch_size)
 
     def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """N views, `[N, 3, R, R] -> [N, C, g, g]` (`GotOcr2VisionEncoder`)."""
@@ -160,10 +142,8 @@ def _position_terms(t: Tape, q: Operand, N: int, g: int, c: VisionTransformer) -
 def _relative_positions(t: Tape, name: str, g: int, D: int) -> Operand:
     """`relative_rows` of a table that is resampled even to its own size (`get_rel_pos`)."""
     n = (2 * g - 1) * D
-    table = t.weight(n, name)
-    work = Work(0, 4 * n, 0, table.nbytes, n * t.dtype.nbytes)  # 2 taps of 2 FLOPs
-    t.record("interpolation", "upsample_linear1d", Elements(n), t.dtype, t.dtype, work)
-    return relative_rows(t, t.empty(n, t.dtype), g, D)
+    table = interpolated(t, "upsample_linear1d", t.weight(n, name), n, 4 * n)  # 2 taps of 2 FLOPs
+    return relative_rows(t, table, g, D)
 
 
 GOT_OCR2: Final = GotOcr2("got-ocr2")

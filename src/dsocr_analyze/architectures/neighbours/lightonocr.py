@@ -3,17 +3,12 @@
 Source: `PixtralVisionModel`, `Mistral3MultiModalProjector` and their parts of transformers 5.23.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from dsocr_analyze.architectures.architecture import ForwardInputs
 from dsocr_analyze.architectures.config_file import ConfigKeys
-from dsocr_analyze.architectures.neighbours.neighbour import (
-    ImageFeatures,
-    Neighbour,
-    ProcessedTensor,
-)
+from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
     LARGEST_PATCH,
@@ -43,14 +38,6 @@ class LightOnOcr(Neighbour):
         own.integer("head_dim", vision.head_dim, least=vision.head_dim, most=vision.head_dim)
         merge = keys.integer("spatial_merge_size", 2, most=LARGEST_PATCH)
         return replace(vision, merge=merge)
-
-    def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
-        """A page in one view, and its sides."""
-        width, height = workload.global_view.sides
-        return {
-            "pixel_values": ProcessedTensor((1, CHANNELS, height, width)),
-            "image_sizes": ProcessedTensor((1, 2), INT64, (height, width)),
-        }
 
     def prefill_inputs(self, device: Any, dtype: Any, workload: PageWorkload) -> ForwardInputs:
         """Keyword arguments of `generate`; raises WorkloadError where its class fails."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from msgspec import Struct, toml
 
@@ -29,7 +29,7 @@ from dsocr_analyze.architectures.config_file import (
 )
 from dsocr_analyze.architectures.neighbours.config_keys import key_table
 from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, decoder
-from dsocr_analyze.architectures.neighbours.resizing import RULES, ResizeRule
+from dsocr_analyze.architectures.neighbours.resizing import RULES, FixedView, ResizeRule
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
     LARGEST_PATCH,
@@ -137,7 +137,8 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         usual_page: How pages are usually rendered for it, in words.
         config: The built-in config.
         transformers_class: What transformers calls the first of its classes, if otherwise.
-        resizing: Sizes of its processor's rule, by the name of that.
+        resizing: Sizes of its processor's rule, by the name of that; empty if every page becomes a
+            square of the encoder's size.
         decoder: What distinguishes its decoder, as `DenseDecoder.read` takes it.
         needs_head_dim: Whether the decoder's `head_dim` is a number of its class where it is
             absent, and does not follow from other keys.
@@ -146,7 +147,7 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         joins_images: Whether features are divided by image, and joined where they take their place.
         has_videos: Whether a prompt is searched for a video's tokens as well.
         returns_features: Whether the model returns the features that took their places.
-        has_square_patches: Whether its processor's patches are flat or have three dimensions.
+        pixels: What its processor makes of a page: patches of one dimension or three, or a view.
         used: Config keys that only it reads, by dotted path.
         harmless: Reasons why such keys do nothing.
         fixed: Rules of such keys that may have few values.
@@ -169,7 +170,7 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     joins_images: bool = True
     has_videos: bool = False
     returns_features: bool = False
-    has_square_patches: bool = False
+    pixels: Literal["flat patches", "square patches", "a view"] = "flat patches"
     used: tuple[str, ...] = ()
     harmless: dict[str, str] = {}
     fixed: dict[str, dict[str, Any]] = {}
@@ -221,8 +222,12 @@ class Neighbour(Architecture, OcrModel):
     @cached_property
     def page_rule(self) -> ResizeRule:
         """How its processor resizes pages; raises ConfigError if that depends on a wrong config."""
-        vision, [(kind, sizes)] = self.dimensions.vision, self.data.resizing.items()
-        return RULES[kind](factor=vision.patch_size * vision.merge, **sizes)
+        vision = self.dimensions.vision
+        factor = vision.patch_size * vision.merge
+        if not self.data.resizing:
+            return FixedView(factor=factor, side=vision.side * vision.patch_size)
+        [(kind, sizes)] = self.data.resizing.items()
+        return RULES[kind](factor=factor, **sizes)
 
     @property
     def image_token(self) -> int:
@@ -451,20 +456,23 @@ class Neighbour(Architecture, OcrModel):
     def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
         """What the processor makes of a page: patches, their grid, and which tokens are visual.
 
-        Source: `Qwen2VLImageProcessor` and its likes.
+        Or a view, and its sides unless they are those of all pages.
+
+        Source: `Qwen2VLImageProcessor` and its likes, `PixtralImageProcessor`.
         """
         c, (width, height) = self.dimensions.vision, workload.global_view.sides
+        if self.data.pixels == "a view":
+            sides = {"image_sizes": ProcessedTensor((1, 2), INT64, (height, width))}
+            pixels = ProcessedTensor((1, CHANNELS, height, width))
+            return {"pixel_values": pixels, **(sides if self.data.resizing else {})}
         rows, columns = height // c.patch_size, width // c.patch_size
-        values = (
-            (CHANNELS, c.patch_size, c.patch_size)
-            if self.data.has_square_patches
-            else (CHANNELS * c.taps,)
-        )
+        is_square = self.data.pixels == "square patches"
+        shape = (CHANNELS, c.patch_size, c.patch_size) if is_square else (CHANNELS * c.taps,)
         before = min(_BEFORE, workload.text_tokens)
         after = workload.text_tokens - before
         kinds = (*[0] * before, *[1] * workload.visual_tokens, *[0] * after)
         return {
-            "pixel_values": ProcessedTensor((rows * columns, *values)),
+            "pixel_values": ProcessedTensor((rows * columns, *shape)),
             "image_grid_thw": ProcessedTensor((1, 3), INT64, (1, rows, columns)),
             "mm_token_type_ids": ProcessedTensor((1, workload.seq_len), INT32, kinds),
         }
