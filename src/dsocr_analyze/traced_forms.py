@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.architectures.config_file import Config, ConfigKeys
-from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder
+from dsocr_analyze.architectures.neighbours.decoder import read_decoder
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.served import Served
 from dsocr_analyze.errors import ConfigError
@@ -239,7 +239,7 @@ class TracedServed(Served):
         modules = {path.rpartition(".")[2] for path in prefill.own_params or ()}
         paths = (each.path for each in prefill.kernels if each.kind == "routing")
         routed = {found[0] for found in map(_LAYER.match, paths) if found}
-        decoder = DenseDecoder.read(
+        decoder = read_decoder(
             keys,
             is_tied=False,  # which no kernel depends on
             head_norms=not modules.isdisjoint(("q_norm", "query_layernorm")),

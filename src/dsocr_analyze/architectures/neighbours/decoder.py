@@ -7,8 +7,7 @@ LightOnOCR, Qwen3-VL, olmOCR, PaddleOCR-VL and GLM-OCR vary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.attention import (
@@ -29,88 +28,58 @@ from dsocr_analyze.kernels import BOOL, FLOAT32, INT64, Attention
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, fused_attention, linear, rms_norm
 
-_FULL: Final = "full_attention"
-"""The only one of `layer_types` that is modelled."""
-
 # --- dimensions ------------------------------------------------------------------------------
 
 
-Rotary: TypeAlias = Literal["plain", "sections", "turns", "neighbours"]
-"""How features of a head turn by a token's positions.
+def read_decoder(
+    keys: ConfigKeys,
+    *,
+    is_tied: bool,
+    rotary: str = "plain",
+    mrope_section: Sequence[int] = (),
+    attention_bias: bool = False,
+    **options: Any,
+) -> DecoderDimensions:
+    """Reads the object with the decoder's keys; raises ConfigError.
 
-One position, or three in time, height and width (M-RoPE, Wang et al. 2024, section 2.1), whose
-angles take `sections` of a head's features or take `turns` in them. Halves of a head turn together,
-or `neighbours`.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class DenseDecoder(DecoderDimensions):
-    """Dimensions of a dense decoder, `text_config`.
-
-    Attributes:
-        attention_bias: Whether queries, keys and values have one.
-        head_norms: Whether queries and keys are normed per head (`Qwen3Attention`).
-        output_norms: Whether the outputs of attention and MLP are normed, whose first product then
-            has gate and up in one (`GlmOcrTextDecoderLayer`).
-        rotary: How heads turn.
-        mrope_section: Pairs of a head's features that turn by each of three positions.
+    Args:
+        keys: The object.
+        is_tied: Whether embeddings and head have the same weights.
+        rotary: As the attribute.
+        mrope_section: Where the file has none.
+        attention_bias: As the attribute.
+        options: `head_norms`, `output_norms`, as the attributes.
     """
-
-    rotary: Rotary = "plain"
-    mrope_section: tuple[int, ...] = ()
-
-    @classmethod
-    def read(
-        cls,
-        keys: ConfigKeys,
-        *,
-        is_tied: bool,
-        rotary: Rotary = "plain",
-        mrope_section: Sequence[int] = (),
-        attention_bias: bool = False,
-        **options: Any,
-    ) -> Self:
-        """Reads the object with the decoder's keys; raises ConfigError.
-
-        Args:
-            keys: The object.
-            is_tied: Whether embeddings and head have the same weights.
-            rotary: As the attribute.
-            mrope_section: Where the file has none.
-            attention_bias: As the attribute.
-            options: `head_norms`, `output_norms`, as the attributes.
-        """
-        heads = multi_head_attention(keys)
-        layers = keys.integer("num_hidden_layers", most=MOST_LAYERS)
-        types = keys.value("layer_types", None)
-        keys.check(
-            types is None or types == [_FULL] * layers,
-            "layer_types",
-            f"'{_FULL}' for each of {layers} layers",
-        )
-        if rotary != "plain":
-            mrope_section = _sections(keys, tuple(mrope_section), heads["head_dim"] // 2)
-        return cls(
-            vocab_size=keys.integer("vocab_size", most=LARGEST_VOCABULARY),
-            hidden_size=keys.integer("hidden_size", most=LARGEST_WIDTH),
-            layers=layers,
-            intermediate_size=keys.integer("intermediate_size", most=LARGEST_WIDTH),
-            hidden_act=keys.choice("hidden_act", tuple(ACTIVATIONS)),
-            max_position_embeddings=keys.integer("max_position_embeddings"),
-            tie_word_embeddings=is_tied,
-            rotary=rotary,
-            mrope_section=tuple(mrope_section),
-            use_mla=False,
-            rope_scaling=None,
-            rope_theta=1.0,  # no count depends on this one, nor on the next
-            rms_norm_eps=1.0,
-            attention_bias=attention_bias,
-            has_output_bias=False,
-            axes=1 if rotary == "plain" else 3,
-            **heads,
-            **options,
-        )
+    heads = multi_head_attention(keys)
+    layers = keys.integer("num_hidden_layers", most=MOST_LAYERS)
+    types = keys.value("layer_types", None)
+    keys.check(
+        types is None or types == ["full_attention"] * layers,
+        "layer_types",
+        f"'full_attention' for each of {layers} layers",
+    )
+    if rotary != "plain":
+        mrope_section = _sections(keys, tuple(mrope_section), heads["head_dim"] // 2)
+    return DecoderDimensions(
+        vocab_size=keys.integer("vocab_size", most=LARGEST_VOCABULARY),
+        hidden_size=keys.integer("hidden_size", most=LARGEST_WIDTH),
+        layers=layers,
+        intermediate_size=keys.integer("intermediate_size", most=LARGEST_WIDTH),
+        hidden_act=keys.choice("hidden_act", tuple(ACTIVATIONS)),
+        max_position_embeddings=keys.integer("max_position_embeddings"),
+        tie_word_embeddings=is_tied,
+        rotary=rotary,
+        mrope_section=tuple(mrope_section),
+        use_mla=False,
+        rope_scaling=None,
+        rope_theta=1.0,  # no count depends on this one, nor on the next
+        rms_norm_eps=1.0,
+        attention_bias=attention_bias,
+        has_output_bias=False,
+        axes=1 if rotary == "plain" else 3,
+        **heads,
+        **options,
+    )
 
 
 def _sections(keys: ConfigKeys, usual: tuple[int, ...], half: int) -> tuple[int, ...]:
@@ -131,15 +100,14 @@ def _sections(keys: ConfigKeys, usual: tuple[int, ...], half: int) -> tuple[int,
 
 
 def decoder(
-    t: Tape, embeds: Operand, p: Pass, c: DenseDecoder, deepstack: Sequence[Operand] = ()
+    t: Tape, embeds: Operand, p: Pass, c: DecoderDimensions, deepstack: Sequence[Operand] = ()
 ) -> tuple[Operand, list[LayerCache]]:
     """`Qwen2Model`: embeddings `[B, T, d]` to normed features, and the cache by layer.
 
     Each of `deepstack`, features of the visual tokens, is added to them after a layer.
     """
-    positions = None
-    if c.axes == 1 or not p.past:  # a step's positions in three axes come from the whole model
-        positions = _range(t, p.T)
+    # A step's positions in three axes come from the whole model.
+    positions = None if c.axes > 1 and p.past else _range(t, p.T)
     mask = None if p.flash else _mask(t, p)
     cos, sin = t.call("rotary_emb", _rotary_tables, p, c)
     hidden = layer_outputs = embeds
@@ -182,7 +150,7 @@ def _range(t: Tape, n: Size) -> Operand:
     return t.map("add", t.move("arange", n=n, dtype=INT64))
 
 
-def _rotary_tables(t: Tape, p: Pass, c: DenseDecoder) -> tuple[Operand, Operand]:
+def _rotary_tables(t: Tape, p: Pass, c: DecoderDimensions) -> tuple[Operand, Operand]:
     """Cosines and sines `[B, T, D]` of positions times frequencies (`Qwen2RotaryEmbedding`)."""
     sequences = 1 if c.axes == 1 else p.B
     n, half = sequences * p.T, c.head_dim // 2
@@ -199,7 +167,7 @@ def _rotary_tables(t: Tape, p: Pass, c: DenseDecoder) -> tuple[Operand, Operand]
     return t.hold((t.cast(cos, t.dtype), t.cast(sin, t.dtype)), angles, turned, cos, sin)
 
 
-def _joined(t: Tape, table: Operand, n: Size, c: DenseDecoder) -> Operand:
+def _joined(t: Tape, table: Operand, n: Size, c: DecoderDimensions) -> Operand:
     """A table of three axes `[3, n, D / 2]` as one `[n, D]`."""
     joined: Operand = t.view(table, n * (c.head_dim // 2))
     if c.rotary == "turns":
@@ -217,7 +185,13 @@ def _joined(t: Tape, table: Operand, n: Size, c: DenseDecoder) -> Operand:
 
 
 def _layer(
-    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, p: Pass, c: DenseDecoder
+    t: Tape,
+    x: Operand,
+    mask: Operand | None,
+    cos: Operand,
+    sin: Operand,
+    p: Pass,
+    c: DecoderDimensions,
 ) -> tuple[Operand, Operand, Operand]:
     """`Qwen2DecoderLayer`: features `[B, T, d]`, keys and values."""
     n, d = p.tokens, c.hidden_size
@@ -237,7 +211,7 @@ def _layer(
     return t.hold((x, k, v), weights)
 
 
-def _joint_swiglu(t: Tape, x: Operand, n: Size, c: DenseDecoder) -> Operand:
+def _joint_swiglu(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> Operand:
     """`swiglu` whose first product yields gate and up (`GlmOcrTextMLP`)."""
     d, f = c.hidden_size, c.intermediate_size
     both = t.call("gate_up_proj", linear, x, n, d, 2 * f)
@@ -247,7 +221,13 @@ def _joint_swiglu(t: Tape, x: Operand, n: Size, c: DenseDecoder) -> Operand:
 
 
 def _attention(
-    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, p: Pass, c: DenseDecoder
+    t: Tape,
+    x: Operand,
+    mask: Operand | None,
+    cos: Operand,
+    sin: Operand,
+    p: Pass,
+    c: DecoderDimensions,
 ) -> tuple[Operand, Operand, Operand, Operand | None]:
     """`Qwen2Attention` with `eager_attention_forward`: `[B, T, d]`, keys, values and weights."""
     B, T, K, n, H, kv, D = p.B, p.T, p.keys, p.tokens, c.heads, c.kv_heads, c.head_dim
@@ -259,19 +239,22 @@ def _attention(
     else:
         q, k = rotated(t, q, cos, sin), rotated(t, k, cos, sin)
     k, v = cached(t, k, v, p, kv * D, kv * D)
+    weights = None
     if mask is None:  # in a serving engine, of which only memory is asked
         heads = fused_attention(t, "flash_attention", Attention(B, H, kv, T, K, D, D), q, k, v)
-        return t.call("o_proj", linear, heads, n, H * D, c.hidden_size), k, v, None
-    heads, weights = eager_attention(
-        t, q, *repeat_kv(t, k, v, p, c), mask, p, c, keys_are_apart=False,
-        queries_are_apart=c.rotary != "neighbours",  # where rotation has laid them out anew
-        scaled="mul",
-    )  # fmt: skip
+    else:
+        heads, weights = eager_attention(
+            t, q, *repeat_kv(t, k, v, p, c), mask, p, c, keys_are_apart=False,
+            queries_are_apart=c.rotary != "neighbours",  # where rotation has laid them out anew
+            scaled="mul",
+        )  # fmt: skip
     out = t.call("o_proj", linear, heads, n, H * D, c.hidden_size)
     return t.hold((out, k, v, weights), q)
 
 
-def _projected(t: Tape, name: str, x: Operand, heads: int, p: Pass, c: DenseDecoder) -> Operand:
+def _projected(
+    t: Tape, name: str, x: Operand, heads: int, p: Pass, c: DecoderDimensions
+) -> Operand:
     """Queries or keys before rotation."""
     n, D = p.tokens, c.head_dim
     x = t.call(f"{name}_proj", linear, x, n, c.hidden_size, heads * D, bias=c.attention_bias)

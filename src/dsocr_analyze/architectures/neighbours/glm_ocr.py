@@ -10,10 +10,8 @@ from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
     LayerKind,
     VisionTransformer,
-    axial_tables,
     patch_embed,
-    patch_positions,
-    sequence_ends,
+    rotary_positions,
     vision_layer,
 )
 from dsocr_analyze.architectures.ocr_family.attention import swiglu
@@ -30,17 +28,15 @@ class GlmOcr(Neighbour):
 
     def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """`GlmOcrVisionModel`; features before they are merged stay alive."""
-        positions = patch_positions(t, images)
-        ends = sequence_ends(t, images)
         x = t.call("patch_embed", patch_embed, images, c)
-        cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
+        cos, sin, *held = rotary_positions(t, images, c)
         for index in range(c.layers):
             x = t.again(f"blocks.{index}", vision_layer, x, cos, sin, images.runs, c, _LAYER)
         x = t.call("post_layernorm", rms_norm, x, images.total, c.width)
         shape = Convolution(images.total // c.unit, 1, c.width, c.out_width, c.unit)
         x = t.call("downsample", convolution, x, shape, bias=True)
         merged = t.call("merger", _merger, x, shape.images, c)
-        return t.hold(ImageFeatures(merged, kept=(x,)), ends)
+        return t.hold(ImageFeatures(merged, kept=(x,)), *held)
 
 
 def _merger(t: Tape, x: Operand, n: int, c: VisionTransformer) -> Operand:

@@ -28,7 +28,7 @@ from dsocr_analyze.architectures.config_file import (
     Harmless,
 )
 from dsocr_analyze.architectures.neighbours.config_keys import key_table
-from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder, decoder
+from dsocr_analyze.architectures.neighbours.decoder import decoder, read_decoder
 from dsocr_analyze.architectures.neighbours.resizing import RULES, FixedView, ResizeRule
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
@@ -39,7 +39,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
 from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass, lm_head
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions, ModelDimensions
 from dsocr_analyze.architectures.ocr_family.family_member import DECODE
 from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.errors import ConfigError, WorkloadError
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 class NeighbourDimensions(ModelDimensions):
     """The dimensions of a neighbour."""
 
-    decoder: DenseDecoder
     vision: VisionTransformer
 
 
@@ -139,7 +138,7 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         transformers_class: What transformers calls the first of its classes, if otherwise.
         resizing: Sizes of its processor's rule, by the name of that; empty if every page becomes a
             square of the encoder's size.
-        decoder: What distinguishes its decoder, as `DenseDecoder.read` takes it.
+        decoder: What distinguishes its decoder, as `read_decoder` takes it.
         needs_head_dim: Whether the decoder's `head_dim` is a number of its class where it is
             absent, and does not follow from other keys.
         is_tied: Whether the head has the embeddings' weights where a file does not say so.
@@ -267,7 +266,7 @@ class Neighbour(Architecture, OcrModel):
             arguments=["flash_attention"],
         )
 
-    def read_decoder(self, keys: ConfigKeys) -> DenseDecoder:
+    def read_decoder(self, keys: ConfigKeys) -> DecoderDimensions:
         """Reads the decoder's dimensions from a whole `config.json`; raises ConfigError."""
         data = self.data
         is_flat = data.reads_flat and keys.value("text_config", None) is None
@@ -280,7 +279,7 @@ class Neighbour(Architecture, OcrModel):
             is_tied |= nested.boolean("tie_word_embeddings", data.is_tied)
         if data.needs_head_dim:
             text.value("head_dim")
-        return DenseDecoder.read(text, is_tied=is_tied, **data.decoder)
+        return read_decoder(text, is_tied=is_tied, **data.decoder)
 
     def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
         """Reads what vision transformers have in common; raises ConfigError.

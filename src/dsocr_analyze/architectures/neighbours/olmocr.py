@@ -13,10 +13,8 @@ from dsocr_analyze.architectures.neighbours.vision import (
     LayerKind,
     Runs,
     VisionTransformer,
-    axial_tables,
     patch_embed,
-    patch_positions,
-    sequence_ends,
+    rotary_positions,
     vision_layer,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
@@ -41,12 +39,10 @@ class OlmOcr(Neighbour):
 
     def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """The vision model; features before they are merged stay alive."""
-        positions = patch_positions(t, images)
-        ends = sequence_ends(t, images)
         index, starts, windows = _window_index(t, images, c)
         x = t.call("patch_embed", patch_embed, images, c, bias=False)
         x = t.gather("index", index, x.n, t.dtype)
-        cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
+        cos, sin, *held = rotary_positions(t, images, c)
         cos, sin = (t.gather("index", index, each.n, each.dtype) for each in (cos, sin))
         for number in range(c.layers):
             runs = images.runs if number in c.global_layers else windows
@@ -56,7 +52,7 @@ class OlmOcr(Neighbour):
         t.rows("routing", "sort", index, Rows(1, n), *pair, flops=flops)  # on the host
         tokens = t.call("merger", _merger, x, c)
         tokens = t.gather("index", index, tokens.n, t.dtype)
-        return t.hold(ImageFeatures(tokens, kept=(x,)), ends, starts)
+        return t.hold(ImageFeatures(tokens, kept=(x,)), *held, starts)
 
 
 def _merger(t: Tape, x: Operand, c: VisionTransformer) -> Operand:

@@ -16,12 +16,10 @@ from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
     LayerKind,
     VisionTransformer,
-    axial_tables,
     patch_pixels,
-    patch_positions,
     resampled,
     resampling,
-    sequence_ends,
+    rotary_positions,
     vision_layer,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
@@ -90,12 +88,10 @@ def _embeddings(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
 
 def _encoder(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """`PaddleOCRVisionEncoder`."""
-    positions = patch_positions(t, images)
-    ends = sequence_ends(t, images)
-    cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
+    cos, sin, *held = rotary_positions(t, images, c)
     for index in range(c.layers):
         x = t.again(f"layers.{index}", vision_layer, x, cos, sin, images.runs, c, _LAYER)
-    return t.hold(x, ends)
+    return t.hold(x, *held)
 
 
 PADDLEOCR_VL: Final = PaddleOcrVl("paddleocr-vl")

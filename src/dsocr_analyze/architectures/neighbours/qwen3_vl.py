@@ -8,20 +8,18 @@ from dataclasses import replace
 from typing import Final
 
 from dsocr_analyze.architectures.config_file import ConfigKeys
-from dsocr_analyze.architectures.neighbours.decoder import DenseDecoder
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
     LayerKind,
     VisionTransformer,
-    axial_tables,
     patch_embed,
-    patch_positions,
     resampled,
     resampling,
-    sequence_ends,
+    rotary_positions,
     vision_layer,
 )
+from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import layer_norm, mlp
 
@@ -33,7 +31,7 @@ _LAYER: Final = LayerKind(layer_norm, mlp=_PRODUCTS)
 class Qwen3Vl(Neighbour):
     """Qwen3-VL, base of several OCR models."""
 
-    def read_decoder(self, keys: ConfigKeys) -> DenseDecoder:
+    def read_decoder(self, keys: ConfigKeys) -> DecoderDimensions:
         """Reads a whole `config.json`; raises ConfigError."""
         inner = len(_deepstack(keys.section("vision_config")))
         keys.section("text_config").integer("num_hidden_layers", least=max(1, inner))
@@ -50,12 +48,10 @@ class Qwen3Vl(Neighbour):
     def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """`Qwen3VLVisionModel`; features before they are merged stay alive."""
         indices, weights = resampling(t, images, has_corners=True)
-        positions = patch_positions(t, images)
-        ends = sequence_ends(t, images)
         x = t.call("patch_embed", patch_embed, images, c)
         learned = resampled(t, "pos_embed", indices, weights, c.side, c.width)
         x = t.map("add", x, t.cast(learned, t.dtype))
-        cos, sin = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim)
+        cos, sin, *held = rotary_positions(t, images, c)
         deepstack: list[Operand] = []
         for index in range(c.layers):
             x = t.again(f"blocks.{index}", vision_layer, x, cos, sin, images.runs, c, _LAYER)
@@ -63,7 +59,7 @@ class Qwen3Vl(Neighbour):
                 name = f"deepstack_merger_list.{len(deepstack)}"
                 deepstack.append(t.call(name, _merger, x, c, c.unit))
         tokens = t.call("merger", _merger, x, c, 1)
-        return t.hold(ImageFeatures(tokens, tuple(deepstack), (x,)), learned, ends)
+        return t.hold(ImageFeatures(tokens, tuple(deepstack), (x,)), learned, *held)
 
 
 def _deepstack(keys: ConfigKeys) -> tuple[int, ...]:

@@ -125,7 +125,7 @@ def patch_embed(t: Tape, images: ImageGrid, c: VisionTransformer, *, bias: bool 
 # --- positions -------------------------------------------------------------------------------
 
 
-def patch_positions(t: Tape, grid: ImageGrid) -> Operand:
+def _patch_positions(t: Tape, grid: ImageGrid) -> Operand:
     """Row and column of each patch, `[2, n]` (`get_vision_position_ids`)."""
     parts: list[Operand] = []
     for _ in range(grid.count):
@@ -138,7 +138,7 @@ def patch_positions(t: Tape, grid: ImageGrid) -> Operand:
     return t.cat(*parts)
 
 
-def sequence_ends(t: Tape, grid: ImageGrid) -> Operand:
+def _sequence_ends(t: Tape, grid: ImageGrid) -> Operand:
     """Where each image ends in the sequence, `[N + 1]` (`get_vision_cu_seqlens`)."""
     N, sides = grid.count, t.input(grid.count, INT64)
     lengths = t.map("mul", sides, sides)
@@ -222,6 +222,13 @@ def resampled(t: Tape, name: str, indices: Operand, weights: Operand, side: int,
     rows = t.call(name, embedding, indices, side * side, d)
     rows = t.map("mul", rows, weights, output=FLOAT32)
     return t.rows("reduction", "sum", rows, Rows(n, 4), (n, FLOAT32), flops=rows.n)[0]
+
+
+def rotary_positions(t: Tape, grid: ImageGrid, c: VisionTransformer) -> tuple[Operand, ...]:
+    """Cosines and sines `[n, D]` of patches; their positions and sequences, which stay as long."""
+    positions = _patch_positions(t, grid)
+    ends = _sequence_ends(t, grid)
+    return *t.call("rotary_pos_emb", axial_tables, positions, c.head_dim), positions, ends
 
 
 def axial_tables(

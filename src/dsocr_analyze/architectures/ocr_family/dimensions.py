@@ -196,7 +196,12 @@ class DecoderDimensions:
         masks_steps: Whether a decode step adds a mask to its scores.
         sliding_window: Generated tokens that a decode step attends to, its own among them, and that
             the cache keeps; None for all.
-        axes: Positions per token.
+        axes: Positions per token: one, or three in time, height and width (M-RoPE, Wang et al.
+            2024, section 2.1).
+        rotary: How features of a head turn: in halves by one position (`plain`); by three, whose
+            angles take `sections` of a head's features or take `turns` in them; or in pairs of
+            `neighbours`, by sections.
+        mrope_section: Pairs of a head's features that turn by each of three positions.
         head_norms: Whether queries and keys are normed per head.
         output_norms: Whether the outputs of attention and MLP are normed.
         deepstack: Layers after which features of the vision stages are added (DeepStack, Meng et
@@ -240,6 +245,8 @@ class DecoderDimensions:
     masks_steps: bool = True
     sliding_window: int | None = None
     axes: int = 1
+    rotary: str = "plain"
+    mrope_section: tuple[int, ...] = ()
     head_norms: bool = False
     output_norms: bool = False
     deepstack: int = 0
