@@ -155,10 +155,10 @@ class Tape:
         records: Whether to note more than memory.
         weights: Whether to note parameters.
         spans: What calls left on other tapes of this type.
+        is_served: Whether attention and RMS norms are single kernels, as serving engines have them.
 
     Attributes:
         path: Of the running module.
-        is_served: Whether attention and RMS norms are single kernels, as serving engines have them.
         kernels: One record per operator, with the number of equal calls.
         calls: Path and stage of module calls, with the number of equal ones.
         weights: Path, name and elements of parameters, as often as they are used.
@@ -176,9 +176,9 @@ class Tape:
         records: bool = True,
         weights: bool = True,
         spans: Spans | None = None,
+        is_served: bool = False,
     ) -> None:
-        self.dtype, self.stage, self.path = dtype, stage, ""
-        self.is_served = False
+        self.dtype, self.stage, self.path, self.is_served = dtype, stage, "", is_served
         self.kernels: list[Kernel] = []
         self.calls: list[tuple[str, str, Size]] = []
         self.weights: list[tuple[str, str, Size]] = []
@@ -227,9 +227,8 @@ class Tape:
         if span is None or (now and not span[0]._times):
             t = type(self)(
                 self.dtype, stage=stage, records=bool(now), weights=self._has_weights,
-                spans=self._spans,
+                spans=self._spans, is_served=self.is_served,
             )  # fmt: skip
-            t.is_served = self.is_served
             description = described(t.call(path, forward, *inputs, **options))
             t.check_nothing_is_left()
             t.path, t.kernels = path, [*merged(t.kernels)]  # fewer to copy

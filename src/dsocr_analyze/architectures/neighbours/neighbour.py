@@ -206,7 +206,6 @@ class Neighbour(Architecture, OcrModel):
             StageScope(PREFILL_STAGE, (self.layers_path,), "prefill"),
             DECODE,
         )
-        self.begins = dict.fromkeys(data.vision, "vision")
         self.closed_forms = ClosedForms(self)
 
     def of_config(self, config: Config) -> Architecture:

@@ -123,10 +123,7 @@ class FamilyMember(OcrModel, Architecture):
     routed_expert = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(?P<below>\..*)?")
 
     def __init__(self) -> None:
-        self.closed_forms, self.begins = ClosedForms(self), {}
-        for stage in self.stages:
-            if stage.role == "vision":
-                self.begins |= dict.fromkeys(stage.prefixes, stage.name)
+        self.closed_forms = ClosedForms(self)
 
     def recognizes(self, config: Config) -> bool:
         """Whether a parsed `config.json` belongs to it."""

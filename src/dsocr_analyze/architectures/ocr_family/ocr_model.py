@@ -4,7 +4,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any, ClassVar, Final
 
 from dsocr_analyze.architectures.config_file import Config, KeyTable
@@ -32,7 +32,6 @@ class OcrModel(ABC):
 
     Attributes:
         stages: In order; the last is the decode step.
-        begins: Names of vision stages by the path at which each begins.
         layers_path: Of the module that has the decoder's layers and its last norm.
         not_modelled: Operators that no forward has.
         is_of_transformers: Whether transformers itself has its class. Then all pages of a batch
@@ -41,11 +40,16 @@ class OcrModel(ABC):
     """
 
     stages: tuple[StageScope, ...]
-    begins: dict[str, str]
     config_table: KeyTable
     layers_path: ClassVar[str]
     not_modelled: ClassVar[tuple[IncidentalOperators, ...]] = ()
     is_of_transformers: bool = False
+
+    @cached_property
+    def begins(self) -> dict[str, str]:
+        """Names of vision stages by the path at which each begins."""
+        vision = (stage for stage in self.stages if stage.role == "vision")
+        return {prefix: stage.name for stage in vision for prefix in stage.prefixes}
 
     @abstractmethod
     def read_dimensions(self, config: Config) -> ModelDimensions:

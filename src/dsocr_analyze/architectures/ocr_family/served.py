@@ -11,7 +11,6 @@ Source: vLLM (`model_executor/layers`), whose classes are named below, and SGLan
 same names.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from operator import attrgetter
@@ -101,7 +100,7 @@ class Served:
         self, view: ViewBatch, c: ModelDimensions, dtype: Dtype
     ) -> dict[str, tuple[Kernel, ...]]:
         """Kernels of one call on some views, by stage, without paths."""
-        t = self._tape(dtype, self.model.begins)
+        t = Tape(dtype, self.model.begins, is_served=self.model.is_of_transformers)
         self.model.served_views(t, view, c)
         launched = grouped((kernel.stage, kernel.at("")) for kernel in t.kernels)
         return {
@@ -137,13 +136,6 @@ class Served:
         t = ArrayTape(dtype, stage=DECODE_STAGE)
         _fused(t, B, 1, K, c.decoder, cache_bits)
         return tuple(t.kernels)
-
-    def _tape(
-        self, dtype: Dtype, begins: Mapping[str, str] | None = None, *, records: bool = True
-    ) -> Tape:
-        t = Tape(dtype, begins, records=records)
-        t.is_served = self.model.is_of_transformers
-        return t
 
     # --- memory
 
@@ -193,7 +185,7 @@ class Served:
         self, c: ModelDimensions, page: PageWorkload, dtype: Dtype
     ) -> tuple[int, int]:
         """Bytes alive besides embeddings before the decoder: the most, and those left."""
-        t = self._tape(dtype, records=False)
+        t = Tape(dtype, records=False, is_served=self.model.is_of_transformers)
         p = Pass(page.batch_size, page.seq_len)
         embeds, seen = self.model.embedded_page(t, c, p, page)
         found = t.peak.nbytes - embeds.nbytes, t.alive - embeds.nbytes
