@@ -103,11 +103,15 @@ REFUSED = (  # arguments, and what is wrong and right
 
 @pytest.mark.parametrize(("line", "said"), REFUSED)
 def test_what_a_neighbour_lacks_is_refused_in_a_line(line, said, tmp_path, capsys):
+    whole = BY_NAME["olmocr"].config
+    cut = {
+        name: size for name, size in whole["vision_config"].items() if not name.startswith("out")
+    }
     files = {
         "config": LIGHTONOCR.config,
         "foreign": dict(LIGHTONOCR.config)
         | {"architectures": ["Mistral3ForConditionalGeneration"]},
-        "cut": dict(BY_NAME["olmocr"].config) | {"vision_config": {"depth": 1}},
+        "cut": {**whole, "vision_config": cut},
     }
     for name, value in files.items():
         (tmp_path / name).write_text(json.dumps(value))

@@ -3,10 +3,8 @@
 Source: `GotOcr2VisionEncoder`, `GotOcr2MultiModalProjector` and their parts of transformers 5.23.
 """
 
-from dataclasses import replace
 from typing import Final
 
-from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, ConfigKeys
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
@@ -14,7 +12,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     VisionTransformer,
     patch_pixels,
 )
-from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.architectures.ocr_family.vision import (
     relative_rows,
     window_partition,
@@ -24,27 +21,9 @@ from dsocr_analyze.kernels import Gemm
 from dsocr_analyze.tape import Operand, Tape, ceil_div
 from dsocr_analyze.tape.modules import conv2d, interpolated, layer_norm, linear, mlp
 
-_MERGE: Final = 4
-"""Patches per side of a visual token, after two convolutions of stride 2."""
-
 
 class GotOcr2(Neighbour):
     """GOT-OCR2."""
-
-    def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
-        """Reads the vision model's keys; raises ConfigError."""
-        vision, keys = super().read_vision(keys, out_width), keys.section("vision_config")
-        token = _MERGE * vision.patch_size
-        image = keys.integer("image_size", least=token, most=LARGEST_IMAGE)
-        keys.check(image % token == 0, "image_size", f"a multiple of {token}, a token's pixels")
-        return replace(
-            vision,
-            merge=_MERGE,
-            side=image // vision.patch_size,
-            window=keys.integer("window_size", most=LARGEST_IMAGE),
-            global_layers=keys.integers("global_attn_indexes", least=0, most=vision.layers - 1),
-            channels=keys.integer("output_channels", most=LARGEST_WIDTH),
-        )
 
     def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """N views, `[N, 3, R, R] -> [N, C, g, g]` (`GotOcr2VisionEncoder`)."""

@@ -3,15 +3,12 @@
 Source: `PixtralVisionModel`, `Mistral3MultiModalProjector` and their parts of transformers 5.23.
 """
 
-from dataclasses import replace
 from typing import Any, Final
 
 from dsocr_analyze.architectures.architecture import ForwardInputs
-from dsocr_analyze.architectures.config_file import ConfigKeys
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
-    LARGEST_PATCH,
     ImageGrid,
     LayerKind,
     VisionTransformer,
@@ -31,13 +28,6 @@ from dsocr_analyze.workload import PageWorkload
 
 class LightOnOcr(Neighbour):
     """LightOnOCR."""
-
-    def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
-        """Reads the vision model's keys; raises ConfigError."""
-        vision, own = super().read_vision(keys, out_width), keys.section("vision_config")
-        own.integer("head_dim", vision.head_dim, least=vision.head_dim, most=vision.head_dim)
-        merge = keys.integer("spatial_merge_size", 2, most=LARGEST_PATCH)
-        return replace(vision, merge=merge)
 
     def prefill_inputs(self, device: Any, dtype: Any, workload: PageWorkload) -> ForwardInputs:
         """Keyword arguments of `generate`; raises WorkloadError where its class fails."""

@@ -19,8 +19,6 @@ from msgspec import Struct, toml
 
 from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs, Prompt
 from dsocr_analyze.architectures.config_file import (
-    LARGEST_WIDTH,
-    MOST_LAYERS,
     USED,
     Config,
     ConfigKeys,
@@ -32,21 +30,21 @@ from dsocr_analyze.architectures.neighbours.decoder import decoder, read_decoder
 from dsocr_analyze.architectures.neighbours.resizing import RULES, FixedView, ResizeRule
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
-    LARGEST_PATCH,
     ImageGrid,
     VisionTransformer,
+    read_vision,
 )
 from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass, lm_head
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
-from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions, ModelDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.ocr_family.family_member import DECODE
 from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.figures import PREFILL_STAGE, StageScope
 from dsocr_analyze.kernels import BOOL, INT32, INT64, Dtype, Rows
 from dsocr_analyze.tape import Operand, Size, Tape
-from dsocr_analyze.tape.modules import ACTIVATIONS, embedding
+from dsocr_analyze.tape.modules import embedding
 from dsocr_analyze.workload import Mode, PageWorkload, ViewBatch, checked_page, prompt_text
 
 if TYPE_CHECKING:
@@ -96,16 +94,6 @@ NATIVE: Final = Mode("native", 0, 0, crop_mode=False)
 
 _DECODERS_TIES: Final = "text_config.tie_word_embeddings"
 
-_NEVER_GUESSED: Final = "out_hidden_size", "spatial_merge_size", "temporal_patch_size"
-"""Keys of `vision_config` whose classes set a number where they are absent."""
-
-_NAMES_OF_SIZES: Final = (
-    ("depth", "num_hidden_layers"),
-    ("num_heads", "num_attention_heads"),
-    ("intermediate_size", "mlp_dim"),
-)
-"""Keys of `vision_config` with the layers, the heads and the width of the MLP."""
-
 _BEFORE: Final = 4
 """Tokens before the image at most; no figure depends on it."""
 
@@ -146,6 +134,8 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         joins_images: Whether features are divided by image, and joined where they take their place.
         has_videos: Whether a prompt is searched for a video's tokens as well.
         returns_features: Whether the model returns the features that took their places.
+        merge: Patches per side of a visual token where no key says so.
+        window_unit: That of `window_size`.
         pixels: What its processor makes of a page: patches of one dimension or three, or a view.
         used: Config keys that only it reads, by dotted path.
         harmless: Reasons why such keys do nothing.
@@ -169,6 +159,8 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     joins_images: bool = True
     has_videos: bool = False
     returns_features: bool = False
+    merge: int = 1
+    window_unit: Literal["patches", "pixels"] = "patches"
     pixels: Literal["flat patches", "square patches", "a view"] = "flat patches"
     used: tuple[str, ...] = ()
     harmless: dict[str, str] = {}
@@ -243,12 +235,27 @@ class Neighbour(Architecture, OcrModel):
 
     def read_dimensions(self, config: Config) -> NeighbourDimensions:
         """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
-        keys = ConfigKeys(config)
-        vision = keys.section("vision_config")
-        for name in filter(self.data.config["vision_config"].__contains__, _NEVER_GUESSED):
-            vision.value(name)
-        text = self.read_decoder(keys)
-        return NeighbourDimensions(text, self.read_vision(keys, text.hidden_size))
+        keys, data = ConfigKeys(config), self.data
+        is_tied = keys.boolean("tie_word_embeddings", data.is_tied)
+        is_flat = data.reads_flat and keys.value("text_config", None) is None
+        nested = ConfigKeys({}) if is_flat else keys.section("text_config")
+        text = keys if is_flat else nested
+        if _DECODERS_TIES in data.used:  # which a flat file gives only the other keys
+            is_tied |= nested.boolean("tie_word_embeddings", data.is_tied)
+        if data.needs_head_dim:
+            text.value("head_dim")
+        read = read_decoder(text, is_tied=is_tied, **data.decoder)
+        vision = read_vision(
+            keys,
+            {path for path, rule in self.config_table.rules.items() if rule == USED},
+            read.hidden_size,
+            merge=data.merge,
+            window_unit=data.window_unit,
+            has_fixed_view=not data.resizing,
+        )
+        inner = len(vision.deepstack)
+        text.integer("num_hidden_layers", least=max(1, inner))
+        return NeighbourDimensions(replace(read, deepstack=inner), vision)
 
     def notes_of(self, workload: PageWorkload) -> list[str]:
         """Notes for a reader of a workload's figures, one line each."""
@@ -263,55 +270,6 @@ class Neighbour(Architecture, OcrModel):
             f"flash_attention=True is not supported: {self.name} is modelled with eager attention"
             " only, and serving engines with their own; give flash_attention=False",
             arguments=["flash_attention"],
-        )
-
-    def read_decoder(self, keys: ConfigKeys) -> DecoderDimensions:
-        """Reads the decoder's dimensions from a whole `config.json`; raises ConfigError."""
-        data = self.data
-        is_flat = data.reads_flat and keys.value("text_config", None) is None
-        nested = ConfigKeys({}) if is_flat else keys.section("text_config")
-        text, is_tied = (
-            keys if is_flat else nested,
-            keys.boolean("tie_word_embeddings", data.is_tied),
-        )
-        if _DECODERS_TIES in data.used:  # which a flat file gives only the other keys
-            is_tied |= nested.boolean("tie_word_embeddings", data.is_tied)
-        if data.needs_head_dim:
-            text.value("head_dim")
-        return read_decoder(text, is_tied=is_tied, **data.decoder)
-
-    def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
-        """Reads what vision transformers have in common; raises ConfigError.
-
-        Args:
-            keys: A whole `config.json`.
-            out_width: The decoder's `hidden_size`, the features of a visual token.
-        """
-        keys, known = keys.section("vision_config"), self.data.config["vision_config"]
-        layers, heads, mlp_width = (
-            next(filter(known.__contains__, names)) for names in _NAMES_OF_SIZES
-        )
-        width, number = keys.integer("hidden_size", most=LARGEST_WIDTH), keys.integer(heads)
-        keys.check(
-            width % (4 * number) == 0,
-            heads,
-            f"a number of heads for {width} features ('hidden_size') of which each has a multiple"
-            " of 4",
-        )
-        given = keys.integer("out_hidden_size", out_width)
-        keys.check(
-            given == out_width, "out_hidden_size", f"{out_width}, the decoder's 'hidden_size'"
-        )
-        return VisionTransformer(
-            layers=keys.integer(layers, most=MOST_LAYERS),
-            width=width,
-            heads=number,
-            mlp_width=keys.integer(mlp_width, most=LARGEST_WIDTH),
-            hidden_act=keys.choice("hidden_act", tuple(ACTIVATIONS)),
-            patch_size=keys.integer("patch_size", most=LARGEST_PATCH),
-            frames=keys.integer("temporal_patch_size", 1, most=LARGEST_PATCH),
-            merge=keys.integer("spatial_merge_size", 1, most=LARGEST_PATCH),
-            out_width=out_width,
         )
 
     @abstractmethod

@@ -3,10 +3,8 @@
 Source: `Qwen2_5_VisionTransformerPretrainedModel` and its parts of transformers 5.23.
 """
 
-from dataclasses import replace
 from typing import Final
 
-from dsocr_analyze.architectures.config_file import ConfigKeys
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
@@ -17,7 +15,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     rotary_positions,
     vision_layer,
 )
-from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.kernels import BOOL, INT32, INT64, Elements, Rows, Work
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import mlp, rms_norm
@@ -28,14 +25,6 @@ _LAYER: Final = LayerKind()
 
 class OlmOcr(Neighbour):
     """olmOCR."""
-
-    def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
-        """Reads the vision model's keys; raises ConfigError."""
-        vision, keys = super().read_vision(keys, out_width), keys.section("vision_config")
-        token = vision.merge * vision.patch_size
-        window = keys.integer("window_size", least=token, most=LARGEST_IMAGE)
-        blocks = keys.integers("fullatt_block_indexes", least=0, most=vision.layers - 1)
-        return replace(vision, window=window // token, global_layers=blocks)
 
     def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """The vision model; features before they are merged stay alive."""

@@ -3,10 +3,8 @@
 Source: `PaddleOCRVisionModel`, `PaddleOCRProjector` and their parts of transformers 5.23.
 """
 
-from dataclasses import replace
 from typing import Final
 
-from dsocr_analyze.architectures.config_file import ConfigKeys
 from dsocr_analyze.architectures.neighbours.neighbour import (
     ImageFeatures,
     Neighbour,
@@ -22,7 +20,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     rotary_positions,
     vision_layer,
 )
-from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.kernels import INT64, Convolution, Rows
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import convolution, layer_norm, mlp
@@ -39,12 +36,6 @@ _LAYER: Final = LayerKind(
 
 class PaddleOcrVl(Neighbour):
     """PaddleOCR-VL."""
-
-    def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
-        """Reads the vision model's keys; raises ConfigError."""
-        vision, keys = super().read_vision(keys, out_width), keys.section("vision_config")
-        image = keys.integer("image_size", least=vision.patch_size, most=LARGEST_IMAGE)
-        return replace(vision, frames=1, side=image // vision.patch_size)
 
     def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """`PaddleOCRVisionModel`."""

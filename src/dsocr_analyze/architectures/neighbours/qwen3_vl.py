@@ -3,11 +3,8 @@
 Source: `Qwen3VLVisionModel` and its parts of transformers 5.23; DeepStack (Meng et al. 2024).
 """
 
-import math
-from dataclasses import replace
 from typing import Final
 
-from dsocr_analyze.architectures.config_file import ConfigKeys
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
@@ -19,7 +16,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
     rotary_positions,
     vision_layer,
 )
-from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import layer_norm, mlp
 
@@ -30,20 +26,6 @@ _LAYER: Final = LayerKind(layer_norm, mlp=_PRODUCTS)
 
 class Qwen3Vl(Neighbour):
     """Qwen3-VL, base of several OCR models."""
-
-    def read_decoder(self, keys: ConfigKeys) -> DecoderDimensions:
-        """Reads a whole `config.json`; raises ConfigError."""
-        inner = len(_deepstack(keys.section("vision_config")))
-        keys.section("text_config").integer("num_hidden_layers", least=max(1, inner))
-        return replace(super().read_decoder(keys), deepstack=inner)
-
-    def read_vision(self, keys: ConfigKeys, out_width: int) -> VisionTransformer:
-        """Reads the vision model's keys; raises ConfigError."""
-        vision, keys = super().read_vision(keys, out_width), keys.section("vision_config")
-        places = keys.integer("num_position_embeddings")
-        side = math.isqrt(places)
-        keys.check(side * side == places, "num_position_embeddings", "a square, e.g. 2304")
-        return replace(vision, side=side, deepstack=_deepstack(keys))
 
     def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """`Qwen3VLVisionModel`; features before they are merged stay alive."""
@@ -60,17 +42,6 @@ class Qwen3Vl(Neighbour):
                 deepstack.append(t.call(name, _merger, x, c, c.unit))
         tokens = t.call("merger", _merger, x, c, 1)
         return t.hold(ImageFeatures(tokens, tuple(deepstack), (x,)), learned, *held)
-
-
-def _deepstack(keys: ConfigKeys) -> tuple[int, ...]:
-    """`deepstack_visual_indexes`, in order."""
-    layers = keys.integers("deepstack_visual_indexes", least=0, most=keys.integer("depth") - 1)
-    keys.check(
-        list(layers) == sorted(set(layers)),
-        "deepstack_visual_indexes",
-        "each layer once, in order",
-    )
-    return layers
 
 
 def _merger(t: Tape, x: Operand, c: VisionTransformer, together: int) -> Operand:

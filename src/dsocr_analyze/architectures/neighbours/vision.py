@@ -10,15 +10,24 @@ two dimensions).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
+from dsocr_analyze.architectures.config_file import (
+    LARGEST_WIDTH,
+    MOST_LAYERS,
+    ConfigKeys,
+    KeyPath,
+)
 from dsocr_analyze.architectures.ocr_family.attention import rotated, swiglu
+from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
 from dsocr_analyze.kernels import FLOAT32, INT32, INT64, Attention, Convolution, Gemm, Rows
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import (
+    ACTIVATIONS,
     convolution,
     embedding,
     fused_attention,
@@ -29,7 +38,7 @@ from dsocr_analyze.tape.modules import (
 )
 
 CHANNELS: Final = 3
-LARGEST_PATCH: Final = 1024
+_LARGEST_PATCH: Final = 1024
 """Most pixels per side of a patch, and most patches per side of a visual token."""
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
@@ -85,11 +94,11 @@ class VisionTransformer:
     frames: int
     merge: int
     out_width: int
-    side: int = 0
-    window: int = 0
-    global_layers: tuple[int, ...] = ()
-    deepstack: tuple[int, ...] = ()
-    channels: int = 0
+    side: int
+    window: int
+    global_layers: tuple[int, ...]
+    deepstack: tuple[int, ...]
+    channels: int
 
     @property
     def head_dim(self) -> int:
@@ -105,6 +114,87 @@ class VisionTransformer:
     def unit(self) -> int:
         """Patches of a visual token."""
         return self.merge**2
+
+
+def read_vision(
+    keys: ConfigKeys,
+    used: Set[KeyPath],
+    out_width: int,
+    *,
+    merge: int,
+    window_unit: Literal["patches", "pixels"],
+    has_fixed_view: bool,
+) -> VisionTransformer:
+    """Reads what a vision transformer has of all that they have; raises ConfigError.
+
+    Args:
+        keys: A whole `config.json`.
+        used: Keys that the model reads.
+        out_width: The decoder's `hidden_size`, the features of a visual token.
+        merge: Patches per side of a visual token where no key says so.
+        window_unit: That of `window_size`.
+        has_fixed_view: Whether every page becomes an image of the same size.
+    """
+    vision = keys.section("vision_config")
+    known = {name for section, *names in used for name in names if section == "vision_config"}
+
+    def key(*names: str) -> str:
+        return next(filter(known.__contains__, names))
+
+    def size(name: str, default: int, **limits: int) -> int:
+        return vision.integer(name, **limits) if name in known else default
+
+    def layers_in(name: str) -> tuple[int, ...]:
+        return vision.integers(name, least=0, most=layers - 1) if name in known else ()
+
+    width, heads = _width_and_heads(vision, key("num_heads", "num_attention_heads"))
+    size("head_dim", 0, least=width // heads, most=width // heads)
+    given = size("out_hidden_size", out_width)
+    right = f"{out_width}, the decoder's 'hidden_size'"
+    vision.check(given == out_width, "out_hidden_size", right)
+    patch = vision.integer("patch_size", most=_LARGEST_PATCH)
+    if ("spatial_merge_size",) in used:
+        merge = keys.integer("spatial_merge_size", merge, most=_LARGEST_PATCH)
+    merge = size("spatial_merge_size", merge, most=_LARGEST_PATCH)
+    token = patch * merge
+    image = size("image_size", 0, least=token if has_fixed_view else patch, most=LARGEST_IMAGE)
+    right = f"a multiple of {token}, a token's pixels"
+    vision.check(not has_fixed_view or image % token == 0, "image_size", right)
+    places = size("num_position_embeddings", (image // patch) ** 2)
+    side = math.isqrt(places)
+    vision.check(side * side == places, "num_position_embeddings", "a square, e.g. 2304")
+    layers = vision.integer(key("depth", "num_hidden_layers"), most=MOST_LAYERS)
+    deepstack = layers_in("deepstack_visual_indexes")
+    in_order = list(deepstack) == sorted(set(deepstack))
+    vision.check(in_order, "deepstack_visual_indexes", "each layer once, in order")
+    unit = token if window_unit == "pixels" else 1
+    return VisionTransformer(
+        layers=layers,
+        width=width,
+        heads=heads,
+        mlp_width=vision.integer(key("mlp_dim", "intermediate_size"), most=LARGEST_WIDTH),
+        hidden_act=vision.choice("hidden_act", tuple(ACTIVATIONS)),
+        patch_size=patch,
+        frames=size("temporal_patch_size", 1, most=_LARGEST_PATCH),
+        merge=merge,
+        out_width=out_width,
+        side=side,
+        window=size("window_size", 0, least=unit, most=LARGEST_IMAGE) // unit,
+        global_layers=layers_in("fullatt_block_indexes") + layers_in("global_attn_indexes"),
+        deepstack=deepstack,
+        channels=size("output_channels", 0, most=LARGEST_WIDTH),
+    )
+
+
+def _width_and_heads(keys: ConfigKeys, name: str) -> tuple[int, int]:
+    """`hidden_size`, and heads by the name of their key."""
+    width, heads = keys.integer("hidden_size", most=LARGEST_WIDTH), keys.integer(name)
+    keys.check(
+        width % (4 * heads) == 0,
+        name,
+        f"a number of heads for {width} features ('hidden_size') of which each has a multiple of 4",
+    )
+    return width, heads
 
 
 # --- patches and products --------------------------------------------------------------------
