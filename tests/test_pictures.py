@@ -604,7 +604,8 @@ def test_models_stand_at_their_scores_and_pages_per_second_in_a_panel_per_benchm
     for axes, (key, benchmark) in zip(
         picture.figure.axes, found["ranking"]["accuracies"].items(), strict=True
     ):
-        assert axes.get_title() == f"{benchmark['benchmark']}\n{benchmark['version']}"
+        label = axes.get_ylabel().replace("\n", " ")
+        assert label == f"{benchmark['benchmark']} {benchmark['version']}"
         points = {(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines}
         figures = [each["figures"] for each in found["columns"]]
         assert {point for point in points if point[0] == point[0]} == {

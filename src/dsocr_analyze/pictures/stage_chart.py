@@ -340,31 +340,26 @@ def accuracy_picture(found: ComparisonDocument, ranking: Ranking, subtitle: str)
     A score of another release than the counted one has a hollow marker.
     """
     rates = sorting_row(found, "pages-per-second")
-    measured = set(found.architectures)
-    shown = [each for each in ranking.accuracies.values() if measured & each.first.keys()]
+    measured, benchmarks = set(found.architectures), [*ranking.accuracies.values()]
+    shown = [each for each in benchmarks if measured & each.first.keys()] or benchmarks
     with drawing():
         picture = Picture(
             f"Published accuracy over predicted pages per second ({rates.quantity})",
-            subtitle.replace("\n", ". "), width=_INCHES[1],
+            subtitle.replace("\n", ". "), width=_INCHES[1], panels=len(shown),
         )  # fmt: skip
-        picture.axes.remove()
-        panels = picture.figure.subplots(1, max(1, len(shown)), sharex=True, squeeze=False)[0]
-        picture.axes = panels[0]
         styles = [
             {"color": PALETTE[place % len(PALETTE)], "marker": MARKERS[place % len(MARKERS)]}
             for place in range(len(found.names))
         ]
-        for axes, benchmark in zip(panels, shown, strict=False):
-            axes.set_title(f"{benchmark.benchmark}\n{benchmark.version}", fontsize=9)
-            axes.set_xlabel("pages per second")
-            axes.grid(alpha=0.3)
+        for axes, benchmark in zip(picture.panels, shown, strict=True):
             for rate, architecture, style in zip(
                 rates.values, found.architectures, styles, strict=True
             ):
                 if score := benchmark.first.get(architecture or ""):
                     inside = {} if score.counted else {"markerfacecolor": "white"}
                     axes.plot(rate or nan, score.score, linestyle="", **style, **inside)
-        handles = [panels[0].plot(nan, nan, linestyle="", **style)[0] for style in styles]
+        picture.name_axes("pages per second", *(each.name for each in shown))
+        handles = [picture.axes.plot(nan, nan, linestyle="", **style)[0] for style in styles]
         picture.add_legend(handles, found.names)
         picture.lay_out()
     return picture
