@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sampling import every, sampled
 
@@ -101,13 +102,33 @@ def test_published_speeds_of_neighbours_are_as_shown_and_misses_are_explained():
     )
 
 
-@pytest.mark.exhaustive
-def test_the_comparison_with_tables_is_of_these_formulas(monkeypatch):
-    """Its tables are not at hand here; what it compares with them is."""
+@pytest.fixture
+def serving_tables(monkeypatch):
+    """The benchmark of served pages."""
     for folder in ("benchmarks", "scripts"):
         monkeypatch.syspath_prepend(ROOT / folder)
-    benchmark = importlib.import_module("bench_serving_tables")
-    cases = importlib.import_module("serving_cases").saved_cases()
+    return importlib.import_module("bench_serving_tables")
+
+
+def test_a_row_that_is_far_off_does_not_move_what_is_interpolated(serving_tables):
+    """All take 1.2 times what the peaks say, and the one that has the sizes twice as long."""
+    columns = [np.geomspace(low, high, 20) for low, high in ((1e6, 1e8), (1e5, 1e7), (1, 8))]
+    trend = serving_tables.Trend(
+        lambda elements, of_one, each: (elements * each, elements), hardware.device("l40s").gpu,
+        np.array([1e-5]),
+    )  # fmt: skip
+    at_peaks = np.exp(trend.log(columns))
+    cloud = serving_tables.Cloud(columns, np.stack([1.2 * at_peaks, at_peaks]), trend)
+    cloud.ratios[0, 9] += np.log(2)
+    measured, formula = cloud.find(*(column[9] for column in columns))
+    assert (measured, formula) == pytest.approx((1.2 * at_peaks[9], at_peaks[9]))
+    assert cloud.find(1e6, 1e5, 9) is None
+
+
+@pytest.mark.exhaustive
+def test_the_comparison_with_tables_is_of_these_formulas(serving_tables):
+    """Its tables are not at hand here; what it compares with them is."""
+    benchmark, cases = serving_tables, importlib.import_module("serving_cases").saved_cases()
     pairs = itertools.product(benchmark.SYSTEMS, (1, 16))
     assert [(case.gpu, case.sequences) for case in cases] == list(pairs)
     for case in cases:
