@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.architectures.architecture import (
+    BATCH,
+    IDS_DTYPE,
+    KEYS,
+    MODEL_DTYPE,
+    TOKENS,
     Architecture,
     ForwardInputs,
+    Input,
+    Numbers,
     PlacedValue,
     Prompt,
+    Size,
+    TensorInput,
+    made_inputs,
 )
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.errors import ConfigError, WorkloadError
@@ -23,47 +33,14 @@ from dsocr_analyze.workload import BOUNDS, LARGEST_COUNT, Lengths, check_count
 if TYPE_CHECKING:
     import torch
 
-_BATCH: Final = "batch"
-TOKENS: Final = "tokens"
-_KEYS: Final = "keys"
-"""Sizes set by a workload: prompts per batch, and tokens per prompt by either name."""
-
-MODEL_DTYPE: Final = "model"
-_IDS: Final = "int64"
-_DTYPES_OF_KINDS: Final = {"b": "bool", "i": _IDS, "f": MODEL_DTYPE}
+_DTYPES_OF_KINDS: Final = {"b": "bool", "i": IDS_DTYPE, "f": MODEL_DTYPE}
 """By the kinds of data that numpy tells apart."""
 
 _ATTENTIONS: Final = ("eager", "sdpa")
 _ROLES: Final = ("prefill", "decode")
-_SIZE: Final = f'a whole number from 1, "{_BATCH}", "{TOKENS}" or "{_KEYS}"'
+_SIZE: Final = f'a whole number from 1, "{BATCH}", "{TOKENS}" or "{KEYS}"'
 _MOST_IDS: Final = 1 << 24
 """Of all prompts together; their values may be asked for, and then fill 128 MiB."""
-
-Number: TypeAlias = bool | int | float
-Size: TypeAlias = int | str
-Numbers: TypeAlias = "Number | Sequence[Numbers]"
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInput:
-    """A tensor passed to the model: `values` in nested lists, or a `shape` that is filled.
-
-    Attributes:
-        dtype: `model` for that of the weights.
-        placed: Other values along its last dimension.
-        is_repeated: Whether for every prompt, along its first dimension.
-    """
-
-    shape: tuple[Size, ...] | None
-    values: tuple[Numbers, ...] | None = None
-    dtype: str = MODEL_DTYPE
-    fill: Number = 1
-    placed: tuple[PlacedValue, ...] = ()
-    is_repeated: bool = False
-
-
-Input: TypeAlias = TensorInput | Number | str | tuple["Input", ...]
-"""An argument of forward."""
 
 
 @dataclass(eq=False)
@@ -150,45 +127,7 @@ class DescribedModel(Architecture):
         self, device: torch.device, dtype: torch.dtype, lengths: Lengths
     ) -> ForwardInputs:
         """What a processor returns: the prompt's ids, their mask, the described inputs."""
-        import torch
-
-        batch, tokens = lengths.batch_size, lengths.seq_len
-        named = {_BATCH: batch, TOKENS: tokens, _KEYS: tokens}
-
-        def value(key: str, described: Input) -> Any:
-            if isinstance(described, tuple):
-                return [value(key, item) for item in described]
-            return tensor(key, described) if isinstance(described, TensorInput) else described
-
-        def tensor(key: str, described: TensorInput) -> torch.Tensor:
-            own = dtype if described.dtype == MODEL_DTYPE else getattr(torch, described.dtype)
-            if described.values is not None:
-                made = torch.tensor(described.values, dtype=own, device=device)
-            else:
-                sizes = described.shape or ()
-                shape = [named[size] if isinstance(size, str) else size for size in sizes]
-                made = torch.full(shape, described.fill, dtype=own, device=device)
-            for run in described.placed:
-                end, length = run.start + run.count, made.shape[-1]
-                if end > length:
-                    raise WorkloadError(
-                        f"{self.file}: '{key}.placed' puts {run.value} {run.count} times at"
-                        f" {run.start}, beyond the end of {length} positions; give at least {end}"
-                    )
-                made[..., run.start : end] = run.value
-            if described.is_repeated and batch > 1:
-                made = made.repeat(batch, *[1] * (made.dim() - 1))
-            return made
-
-        given: ForwardInputs = {}
-        if (prompt := self.prompt) is not None:
-            described = TensorInput((_BATCH, TOKENS), None, _IDS, prompt.fill, prompt.placed)
-            ids = tensor("prompt", described)
-            given[prompt.argument] = ids
-            if prompt.argument == "input_ids":
-                given["attention_mask"] = torch.ones_like(ids)
-            given = {name: each for name, each in given.items() if name not in prompt.without}
-        return given | {key: value(key, each) for key, each in self.inputs.items()}
+        return made_inputs(self.prompt, self.inputs, device, dtype, lengths, self.file)
 
 
 def undescribed(config: Config, model_class: str | None = None) -> Architecture:
@@ -331,8 +270,8 @@ def _tensor(table: TomlTable) -> TensorInput:
         )
     usual_dtype = MODEL_DTYPE if values is None else _usual_dtype(table, values)
     dtype = table.choice("dtype", (
-        MODEL_DTYPE, "float32", "float16", "bfloat16", "float64", _IDS, "int32", "int16", "int8",
-        "uint8", "bool",
+        MODEL_DTYPE, "float32", "float16", "bfloat16", "float64", IDS_DTYPE, "int32", "int16",
+        "int8", "uint8", "bool",
     ), usual_dtype)  # fmt: skip
     found = TensorInput(
         shape=shape,
@@ -340,7 +279,7 @@ def _tensor(table: TomlTable) -> TensorInput:
         dtype=dtype,
         fill=table.value("fill", 1, (int, float), "a number"),
         placed=_placed(table, (int, float), "a number"),
-        is_repeated=table.choice("repeat", (_BATCH,), None) is not None,
+        is_repeated=table.choice("repeat", (BATCH,), None) is not None,
     )
     if found.placed and shape is not None:
         row = shape[-1] if shape else 0
@@ -359,7 +298,7 @@ def _tensor(table: TomlTable) -> TensorInput:
 def _shape(table: TomlTable) -> tuple[Size, ...] | None:
     def are_sizes(items: list[Any]) -> bool:
         return all(
-            each in (_BATCH, TOKENS, _KEYS) or (type(each) is int and each > 0) for each in items
+            each in (BATCH, TOKENS, KEYS) or (type(each) is int and each > 0) for each in items
         )
 
     found = table.value("shape", None, list, f"a list, each item {_SIZE}", are_sizes)

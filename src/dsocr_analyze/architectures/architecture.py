@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dsocr_analyze.architectures.config_file import Config, JsonValue
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions as ModelDimensions
-from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.figures import StageScope, owner_among
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import DynamicCache
 
     from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
-    from dsocr_analyze.workload import Mode
+    from dsocr_analyze.workload import AnyWorkload, Mode
 
 ForwardInputs: TypeAlias = dict[str, Any]
 """Keyword arguments of a model's forward, or of `generate`."""
@@ -53,6 +53,93 @@ class Prompt:
     fill: int
     placed: tuple[PlacedValue, ...] = ()
     without: tuple[str, ...] = ()
+
+
+# --- inputs -----------------------------------------------------------------------------------
+
+BATCH: Final = "batch"
+TOKENS: Final = "tokens"
+KEYS: Final = "keys"
+"""Sizes set by a workload: prompts per batch, and tokens per prompt by either name."""
+
+MODEL_DTYPE: Final = "model"
+IDS_DTYPE: Final = "int64"
+
+Number: TypeAlias = bool | int | float
+Size: TypeAlias = int | str
+Numbers: TypeAlias = "Number | Sequence[Numbers]"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInput:
+    """A tensor passed to the model: `values` in nested lists, or a `shape` that is filled.
+
+    Attributes:
+        dtype: `model` for that of the weights.
+        placed: Other values along its last dimension.
+        is_repeated: Whether for every prompt, along its first dimension.
+    """
+
+    shape: tuple[Size, ...] | None
+    values: tuple[Numbers, ...] | None = None
+    dtype: str = MODEL_DTYPE
+    fill: Number = 1
+    placed: tuple[PlacedValue, ...] = ()
+    is_repeated: bool = False
+
+
+Input: TypeAlias = TensorInput | Number | str | tuple["Input", ...]
+"""An argument of forward."""
+
+
+def made_inputs(
+    prompt: Prompt | None,
+    inputs: Mapping[str, Input],
+    device: torch.device,
+    dtype: torch.dtype,
+    lengths: AnyWorkload,
+    file: str = "",
+) -> ForwardInputs:
+    """A prompt's ids, their mask, and other inputs; WorkloadError for what `file` cannot mean."""
+    import torch
+
+    batch, tokens = lengths.batch_size, lengths.seq_len
+    named = {BATCH: batch, TOKENS: tokens, KEYS: tokens}
+
+    def value(key: str, described: Input) -> Any:
+        if isinstance(described, tuple):
+            return [value(key, item) for item in described]
+        return tensor(key, described) if isinstance(described, TensorInput) else described
+
+    def tensor(key: str, described: TensorInput) -> torch.Tensor:
+        own = dtype if described.dtype == MODEL_DTYPE else getattr(torch, described.dtype)
+        if described.values is not None:
+            made = torch.tensor(described.values, dtype=own, device=device)
+        else:
+            sizes = described.shape or ()
+            shape = [named[size] if isinstance(size, str) else size for size in sizes]
+            made = torch.full(shape, described.fill, dtype=own, device=device)
+        for run in described.placed:
+            end, length = run.start + run.count, made.shape[-1]
+            if end > length:
+                raise WorkloadError(
+                    f"{file}: '{key}.placed' puts {run.value} {run.count} times at"
+                    f" {run.start}, beyond the end of {length} positions; give at least {end}"
+                )
+            made[..., run.start : end] = run.value
+        if described.is_repeated and batch > 1:
+            made = made.repeat(batch, *[1] * (made.dim() - 1))
+        return made
+
+    given: ForwardInputs = {}
+    if prompt is not None:
+        described = TensorInput((BATCH, TOKENS), None, IDS_DTYPE, prompt.fill, prompt.placed)
+        ids = tensor("prompt", described)
+        given[prompt.argument] = ids
+        if prompt.argument == "input_ids":
+            given["attention_mask"] = torch.ones_like(ids)
+        given = {name: each for name, each in given.items() if name not in prompt.without}
+    return given | {key: value(key, each) for key, each in inputs.items()}
 
 
 # --- the KV cache, which the model extends, and the steps that find it -------------------------

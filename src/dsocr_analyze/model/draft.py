@@ -14,14 +14,8 @@ import torch
 import transformers
 from transformers.models.auto import modeling_auto
 
-from dsocr_analyze.architectures.any_model import (
-    MODEL_DTYPE,
-    DescribedModel,
-    Input,
-    TensorInput,
-    undescribed,
-)
-from dsocr_analyze.architectures.architecture import Prompt
+from dsocr_analyze.architectures.any_model import DescribedModel, undescribed
+from dsocr_analyze.architectures.architecture import MODEL_DTYPE, Input, Prompt, TensorInput
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.errors import AnalyzeError, ConfigError, ModelCodeError
 from dsocr_analyze.figures import owner_among

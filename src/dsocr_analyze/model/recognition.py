@@ -14,8 +14,7 @@ from typing import Any, Final
 import torch
 import transformers
 
-from dsocr_analyze.architectures.any_model import TOKENS, Input, Size, TensorInput
-from dsocr_analyze.architectures.architecture import PlacedValue
+from dsocr_analyze.architectures.architecture import TOKENS, Input, PlacedValue, Size, TensorInput
 from dsocr_analyze.figures import StageScope
 from dsocr_analyze.kernels import grouped
 

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from msgspec import Struct, toml
 
-from dsocr_analyze.architectures.architecture import Architecture, ForwardInputs, Prompt
+from dsocr_analyze.architectures.architecture import (
+    MODEL_DTYPE,
+    Architecture,
+    ForwardInputs,
+    PlacedValue,
+    Prompt,
+    TensorInput,
+    made_inputs,
+)
 from dsocr_analyze.architectures.config_file import (
     USED,
     Config,
@@ -93,23 +101,6 @@ NATIVE: Final = Mode("native", 0, 0, crop_mode=False)
 """The only mode: the processor chooses the sides."""
 
 _DECODERS_TIES: Final = "text_config.tie_word_embeddings"
-
-_BEFORE: Final = 4
-"""Tokens before the image at most; no figure depends on it."""
-
-
-class ProcessedTensor(NamedTuple):
-    """What the processor makes of one page, for an argument of forward.
-
-    Attributes:
-        shape: Along its first dimension, pages of a batch follow each other.
-        dtype: None for that of the model.
-        values: In a row; None for pixels.
-    """
-
-    shape: tuple[int, ...]
-    dtype: Dtype | None = None
-    values: tuple[int, ...] | None = None
 
 
 class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -409,7 +400,7 @@ class Neighbour(Architecture, OcrModel):
             max_new_tokens=1,
         )
 
-    def inputs(self, workload: PageWorkload) -> Mapping[str, ProcessedTensor]:
+    def inputs(self, workload: PageWorkload) -> Mapping[str, TensorInput]:
         """What the processor makes of a page: patches, their grid, and which tokens are visual.
 
         Or a view, and its sides unless they are those of all pages.
@@ -418,19 +409,17 @@ class Neighbour(Architecture, OcrModel):
         """
         c, (width, height) = self.dimensions.vision, workload.global_view.sides
         if self.data.pixels == "a view":
-            sides = {"image_sizes": ProcessedTensor((1, 2), INT64, (height, width))}
-            pixels = ProcessedTensor((1, CHANNELS, height, width))
-            return {"pixel_values": pixels, **(sides if self.data.resizing else {})}
+            pixels = _filled((1, CHANNELS, height, width), fill=0.5)
+            sides = {"image_sizes": _row(height, width)} if self.data.resizing else {}
+            return {"pixel_values": pixels, **sides}
         rows, columns = height // c.patch_size, width // c.patch_size
         is_square = self.data.pixels == "square patches"
         shape = (CHANNELS, c.patch_size, c.patch_size) if is_square else (CHANNELS * c.taps,)
-        before = min(_BEFORE, workload.text_tokens)
-        after = workload.text_tokens - before
-        kinds = (*[0] * before, *[1] * workload.visual_tokens, *[0] * after)
+        visual = PlacedValue(1, _before(workload), workload.visual_tokens)
         return {
-            "pixel_values": ProcessedTensor((rows * columns, *shape)),
-            "image_grid_thw": ProcessedTensor((1, 3), INT64, (1, rows, columns)),
-            "mm_token_type_ids": ProcessedTensor((1, workload.seq_len), INT32, kinds),
+            "pixel_values": _filled((rows * columns, *shape), fill=0.5),
+            "image_grid_thw": _row(1, rows, columns),
+            "mm_token_type_ids": _filled((1, workload.seq_len), visual, dtype=INT32.name),
         }
 
     def view_sizes(self, *sizes: Size) -> tuple[Size, ...]:
@@ -442,31 +431,39 @@ class Neighbour(Architecture, OcrModel):
         self, device: torch.device, dtype: torch.dtype, workload: PageWorkload
     ) -> ForwardInputs:
         """Keyword arguments of `generate` for a batch."""
-        import torch
-
-        batch, start = workload.batch_size, min(_BEFORE, workload.text_tokens)
+        image = PlacedValue(self.image_token, _before(workload), workload.visual_tokens)
         text = int(self.image_token == 0)  # any other id
-        ids = torch.full((batch, workload.seq_len), text, dtype=torch.int64, device=device)
-        ids[:, start : start + workload.visual_tokens] = self.image_token
-        given: ForwardInputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        for name, (shape, kind, values) in self.inputs(workload).items():
-            own = dtype if kind is None else getattr(torch, kind.name)
-            if values is None:
-                made = torch.full(shape, 0.5, dtype=own, device=device)
-            else:
-                made = torch.tensor(values, dtype=own, device=device).reshape(shape)
-            given[name] = made.repeat(batch, *[1] * (len(shape) - 1))
-        return given
+        prompt = replace(self.generate, fill=text, placed=(image,))
+        return made_inputs(prompt, self.inputs(workload), device, dtype, workload)
 
     def inputs_bytes(self, workload: PageWorkload, dtype: Dtype) -> int:
         """Bytes of token ids, their mask, and what the processor makes of the pages."""
         nbytes = 2 * workload.seq_len * INT64.nbytes
-        for shape, kind, _ in self.inputs(workload).values():
-            nbytes += prod(shape) * (kind or dtype).nbytes
+        widths = {MODEL_DTYPE: dtype.nbytes, INT32.name: INT32.nbytes, INT64.name: INT64.nbytes}
+        for each in self.inputs(workload).values():
+            nbytes += prod(map(int, each.shape or ())) * widths[each.dtype]
         return workload.batch_size * nbytes
 
 
 # --- parts of passes -------------------------------------------------------------------------
+
+
+def _before(page: PageWorkload) -> int:
+    """Text tokens before the image, on which no figure depends."""
+    return min(4, page.text_tokens)
+
+
+def _row(*values: int) -> TensorInput:
+    """Whole numbers for each page."""
+    placed = (PlacedValue(value, place, 1) for place, value in enumerate(values))
+    return _filled((1, len(values)), *placed, dtype=INT64.name)
+
+
+def _filled(
+    shape: tuple[int, ...], *placed: PlacedValue, fill: float = 0, dtype: str = MODEL_DTYPE
+) -> TensorInput:
+    """A tensor that is repeated for each page."""
+    return TensorInput(shape, None, dtype, fill, placed, is_repeated=True)
 
 
 def _images(view: ViewBatch, count: int, c: NeighbourDimensions) -> ImageGrid:
