@@ -21,7 +21,7 @@ PAGES = ((1, 1), (30, 60), (100, 3000), (1240, 1754), (2000, 10), (333, 77))
 def drawn_model(draw, model):
     """A neighbour in sizes of its own, of which one visual token is 28 to 64 pixels wide."""
     config, _ = drawn_config(draw, model)
-    config["architectures"], patch = [model.data.vendor_classes[0]], draw.choice((14, 16))
+    config["architectures"], patch = list(model.data.config["architectures"]), draw.choice((14, 16))
     sizes = {
         "patch_size": patch,
         "window_size": draw.randint(64, 150),

@@ -23,20 +23,17 @@ _LAYER: Final = LayerKind(head_norms=True)
 """`GlmOcrVisionBlock`."""
 
 
-class GlmOcr(Neighbour):
-    """GLM-OCR."""
-
-    def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-        """`GlmOcrVisionModel`; features before they are merged stay alive."""
-        x = t.call("patch_embed", patch_embed, images, c)
-        cos, sin, *held = rotary_positions(t, images, c)
-        for index in range(c.layers):
-            x = t.again(f"blocks.{index}", vision_layer, x, cos, sin, images.runs, c, _LAYER)
-        x = t.call("post_layernorm", rms_norm, x, images.total, c.width)
-        shape = Convolution(images.total // c.unit, 1, c.width, c.out_width, c.unit)
-        x = t.call("downsample", convolution, x, shape, bias=True)
-        merged = t.call("merger", _merger, x, shape.images, c)
-        return t.hold(ImageFeatures(merged, kept=(x,)), *held)
+def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+    """`GlmOcrVisionModel`; features before they are merged stay alive."""
+    x = t.call("patch_embed", patch_embed, images, c)
+    cos, sin, *held = rotary_positions(t, images, c)
+    for index in range(c.layers):
+        x = t.again(f"blocks.{index}", vision_layer, x, cos, sin, images.runs, c, _LAYER)
+    x = t.call("post_layernorm", rms_norm, x, images.total, c.width)
+    shape = Convolution(images.total // c.unit, 1, c.width, c.out_width, c.unit)
+    x = t.call("downsample", convolution, x, shape, bias=True)
+    merged = t.call("merger", _merger, x, shape.images, c)
+    return t.hold(ImageFeatures(merged, kept=(x,)), *held)
 
 
 def _merger(t: Tape, x: Operand, n: int, c: VisionTransformer) -> Operand:
@@ -47,4 +44,4 @@ def _merger(t: Tape, x: Operand, n: int, c: VisionTransformer) -> Operand:
     return swiglu(t, x, n, d, 3 * d, c.hidden_act)
 
 
-GLM_OCR: Final = GlmOcr("glm-ocr")
+GLM_OCR: Final = Neighbour("glm-ocr", _visual)

@@ -22,24 +22,22 @@ from dsocr_analyze.tape import Operand, Tape, ceil_div
 from dsocr_analyze.tape.modules import conv2d, interpolated, layer_norm, linear, mlp
 
 
-class GotOcr2(Neighbour):
-    """GOT-OCR2."""
+def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+    """N views, `[N, 3, R, R] -> [N, C, g, g]` (`GotOcr2VisionEncoder`)."""
+    N, g, d = images.count, c.side, c.width
+    x = t.call("patch_embed", _patch_embed, patch_pixels(t, images, c), N, c)
+    x = t.map("add", x, t.weight(g * g * d, "pos_embed"))
+    for index in range(c.layers):
+        x = t.again(f"layers.{index}", _layer, x, N, c, is_global=index in c.global_layers)
+    return ImageFeatures(t.call("neck", _neck, x, N, c))
 
-    def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-        """N views, `[N, 3, R, R] -> [N, C, g, g]` (`GotOcr2VisionEncoder`)."""
-        N, g, d = images.count, c.side, c.width
-        x = t.call("patch_embed", _patch_embed, patch_pixels(t, images, c), N, c)
-        x = t.map("add", x, t.weight(g * g * d, "pos_embed"))
-        for index in range(c.layers):
-            x = t.again(f"layers.{index}", _layer, x, N, c, is_global=index in c.global_layers)
-        return ImageFeatures(t.call("neck", _neck, x, N, c))
 
-    def project(self, t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
-        """`[N, C, g, g] -> [N, (g / 4)^2, d_out]` (`GotOcr2MultiModalProjector`)."""
-        N, g, C, d = images.count, c.side, c.channels, c.out_width
-        x = t.call("conv_upsampler1", conv2d, x, N, g, C, 2 * C, 3, stride=2, padding=1)
-        x = t.call("conv_upsampler2", conv2d, x, N, g // 2, 2 * C, d, 3, stride=2, padding=1)
-        return t.call("multimodal_projector", linear, x, x.n // d, d, d, bias=True)
+def _project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
+    """`[N, C, g, g] -> [N, (g / 4)^2, d_out]` (`GotOcr2MultiModalProjector`)."""
+    N, g, C, d = images.count, c.side, c.channels, c.out_width
+    x = t.call("conv_upsampler1", conv2d, x, N, g, C, 2 * C, 3, stride=2, padding=1)
+    x = t.call("conv_upsampler2", conv2d, x, N, g // 2, 2 * C, d, 3, stride=2, padding=1)
+    return t.call("multimodal_projector", linear, x, x.n // d, d, d, bias=True)
 
 
 def _patch_embed(t: Tape, pixels: Operand, N: int, c: VisionTransformer) -> Operand:
@@ -125,4 +123,4 @@ def _relative_positions(t: Tape, name: str, g: int, D: int) -> Operand:
     return relative_rows(t, table, g, D)
 
 
-GOT_OCR2: Final = GotOcr2("got-ocr2")
+GOT_OCR2: Final = Neighbour("got-ocr2", _visual, _project)

@@ -3,9 +3,8 @@
 Source: `PixtralVisionModel`, `Mistral3MultiModalProjector` and their parts of transformers 5.23.
 """
 
-from typing import Any, Final
+from typing import Final
 
-from dsocr_analyze.architectures.architecture import ForwardInputs
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
@@ -16,54 +15,38 @@ from dsocr_analyze.architectures.neighbours.vision import (
     joint_product,
     masked_attention,
     patch_pixels,
+    sides_of_images,
     vision_layer,
 )
 from dsocr_analyze.architectures.ocr_family.attention import rotated
-from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.kernels import INT64, Attention, Convolution
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import convolution, fused_attention, linear, mlp, rms_norm
-from dsocr_analyze.workload import PageWorkload
 
 
-class LightOnOcr(Neighbour):
-    """LightOnOCR."""
+def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+    """`PixtralVisionModel`."""
+    n, d = images.total, c.width
+    shape = Convolution(images.count, images.patches, CHANNELS, d, c.taps)
+    patches = t.call("patch_conv", convolution, patch_pixels(t, images, c), shape)
+    sides_of_images(t, divided=2 * images.count)
+    x = t.cat(patches)
+    x = t.call("ln_pre", rms_norm, x, n, d)
+    positions, *expanded = _positions(t, images)
+    cos, sin = t.call(
+        "patch_positional_embedding", axial_tables, positions, c.head_dim, is_shared=False
+    )
+    mask = None if t.is_served else _mask(t, images)
+    x = t.call("transformer", _transformer, x, mask, cos, sin, c)
+    return t.hold(ImageFeatures(x), patches, *expanded)
 
-    def prefill_inputs(self, device: Any, dtype: Any, workload: PageWorkload) -> ForwardInputs:
-        """Keyword arguments of `generate`; raises WorkloadError where its class fails."""
-        if workload.batch_size * workload.visual_tokens == 1:
-            width, height = workload.page
-            raise WorkloadError(
-                f"{self.model_class} of transformers fails on a single visual token, all that a"
-                f" page of {width} x {height} pixels has; give a larger page, or"
-                " the analytic engine",
-                arguments=["the analytic engine"],
-            )
-        return super().prefill_inputs(device, dtype, workload)
 
-    def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-        """`PixtralVisionModel`."""
-        n, d, one = images.total, c.width, t.input(1, INT64)
-        shape = Convolution(images.count, images.patches, CHANNELS, d, c.taps)
-        patches = t.call("patch_conv", convolution, patch_pixels(t, images, c), shape)
-        for _ in range(2 * images.count):
-            t.map("floor_divide", one)
-        x = t.cat(patches)
-        x = t.call("ln_pre", rms_norm, x, n, d)
-        positions, *expanded = _positions(t, images)
-        cos, sin = t.call(
-            "patch_positional_embedding", axial_tables, positions, c.head_dim, is_shared=False
-        )
-        mask = None if t.is_served else _mask(t, images)
-        x = t.call("transformer", _transformer, x, mask, cos, sin, c)
-        return t.hold(ImageFeatures(x), patches, *expanded)
-
-    def project(self, t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
-        """`Mistral3MultiModalProjector`."""
-        x = t.call("norm", rms_norm, x, images.total, c.width)
-        x = t.call("patch_merger", _patch_merger, x, images, c)
-        names, widths = ("linear_1", "act", "linear_2"), (c.width, c.out_width, c.out_width)
-        return mlp(t, x, names, widths, bias=False)
+def _project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
+    """`Mistral3MultiModalProjector`."""
+    x = t.call("norm", rms_norm, x, images.total, c.width)
+    x = t.call("patch_merger", _patch_merger, x, images, c)
+    names, widths = ("linear_1", "act", "linear_2"), (c.width, c.out_width, c.out_width)
+    return mlp(t, x, names, widths, bias=False)
 
 
 def _positions(t: Tape, images: ImageGrid) -> tuple[Operand, ...]:
@@ -125,11 +108,8 @@ def _attention(
 
 def _patch_merger(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """Patches of a token side by side through one product (`Mistral3PatchMerger`)."""
-    d, one = c.width, t.input(1, INT64)
-    for _ in range(2 * images.count):
-        t.map("floor_divide", one)
-    for _ in range(images.count):
-        t.map("mul", one, one)
+    d = c.width
+    sides_of_images(t, divided=2 * images.count, multiplied=images.count)
     image = t.view(x, images.patches * d)
     parts = [t.move("im2col", image) for _ in range(images.count)]
     n = images.total // c.unit
@@ -143,4 +123,4 @@ _LAYER: Final = LayerKind(
 )
 """`PixtralAttentionLayer`."""
 
-LIGHTONOCR: Final = LightOnOcr("lightonocr")
+LIGHTONOCR: Final = Neighbour("lightonocr", _visual, _project)

@@ -7,8 +7,7 @@ its encoder returns and all positions until it ends.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
@@ -107,14 +106,13 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A neighbour's data file.
 
     Attributes:
-        vendor_classes: Its names in `architectures`; the first is the one that builds it.
-        model_types: Used if no class is named.
         vision: Paths of the vision model and of a projector, if there is one.
         source: Where the built-in config is from.
         text_tokens: Of its usual prompt besides the visual ones.
         usual_page: How pages are usually rendered for it, in words.
-        config: The built-in config.
-        transformers_class: What transformers calls the first of its classes, if otherwise.
+        config: The built-in config; others of its class, or of its `model_type` if they name none,
+            are recognised by it.
+        transformers_class: What transformers calls its class, if otherwise than the config.
         resizing: Sizes of its processor's rule, by the name of that; empty if every page becomes a
             square of the encoder's size.
         decoder: What distinguishes its decoder, as `read_decoder` takes it.
@@ -125,6 +123,7 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         joins_images: Whether features are divided by image, and joined where they take their place.
         has_videos: Whether a prompt is searched for a video's tokens as well.
         returns_features: Whether the model returns the features that took their places.
+        least_visual_tokens: Of a batch, below which transformers' class fails.
         merge: Patches per side of a visual token where no key says so.
         window_unit: That of `window_size`.
         pixels: What its processor makes of a page: patches of one dimension or three, or a view.
@@ -134,8 +133,6 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
 
     title: str
-    vendor_classes: tuple[str, ...]
-    model_types: tuple[str, ...]
     vision: tuple[str, ...]
     source: str
     text_tokens: int
@@ -150,6 +147,7 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     joins_images: bool = True
     has_videos: bool = False
     returns_features: bool = False
+    least_visual_tokens: int = 1
     merge: int = 1
     window_unit: Literal["patches", "pixels"] = "patches"
     pixels: Literal["flat patches", "square patches", "a view"] = "flat patches"
@@ -159,10 +157,12 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Neighbour(Architecture, OcrModel):
-    """A neighbour of DeepSeek-OCR; its own class says what distinguishes it.
+    """A neighbour of DeepSeek-OCR.
 
     Args:
         name: Its name; the TOML file of that name has its data.
+        visual: The vision model: features of images.
+        project: Its projector, if it has one: tokens from the vision model's.
         config: A `config.json` of the same network in other sizes.
     """
 
@@ -174,11 +174,18 @@ class Neighbour(Architecture, OcrModel):
     least_transformers = "5.23"
     decoder = staticmethod(decoder)
 
-    def __init__(self, name: str, config: Config | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        visual: Callable[[Tape, ImageGrid, VisionTransformer], ImageFeatures],
+        project: Callable[[Tape, Operand, ImageGrid, VisionTransformer], Operand] | None = None,
+        config: Config | None = None,
+    ) -> None:
         file = resources.files(__package__).joinpath(f"{name.replace('-', '_')}.toml")
         self.data = data = toml.decode(file.read_text(encoding="utf-8"), type=NeighbourData)
         self.name, self.title, self.text_tokens = name, data.title, data.text_tokens
-        self.model_class = data.transformers_class or data.vendor_classes[0]
+        self._visual, self._project = visual, project
+        self.model_class = data.transformers_class or data.config["architectures"][0]
         self.config = data.config if config is None else config
         own: Rules = dict.fromkeys(data.used, USED)
         own |= {key: Harmless(reason) for key, reason in data.harmless.items()}
@@ -193,7 +200,9 @@ class Neighbour(Architecture, OcrModel):
 
     def of_config(self, config: Config) -> Architecture:
         """The same network in the sizes of another `config.json`."""
-        return self if config == self.config else type(self)(self.name, config)
+        if config == self.config:
+            return self
+        return Neighbour(self.name, self._visual, self._project, config)
 
     @cached_property
     def dimensions(self) -> NeighbourDimensions:
@@ -221,8 +230,8 @@ class Neighbour(Architecture, OcrModel):
         """Whether a parsed `config.json` belongs to it."""
         classes = config.get("architectures")
         if isinstance(classes, list) and classes:
-            return classes[0] in self.data.vendor_classes
-        return config.get("model_type") in self.data.model_types
+            return bool(classes[0] in self.data.config["architectures"])
+        return bool(config.get("model_type") == self.data.config["model_type"])
 
     def read_dimensions(self, config: Config) -> NeighbourDimensions:
         """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
@@ -263,22 +272,14 @@ class Neighbour(Architecture, OcrModel):
             arguments=["flash_attention"],
         )
 
-    @abstractmethod
-    def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-        """The vision model."""
-
-    def project(self, t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
-        """The projector, if there is one: the vision model's features become visual tokens."""
-        raise AssertionError(f"{self.name} has no projector")
-
     def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """The vision stages in one call, on a tape without a path."""
-        visual, *projector = self.data.vision
-        features = t.call(visual, self.visual, images, c)
-        for path in projector:
-            seen = features.tokens
-            features = ImageFeatures(t.call(path, self.project, seen, images, c), kept=(seen,))
-        return features
+        features = t.call(self.data.vision[0], self._visual, images, c)
+        if self._project is None:
+            return features
+        seen = features.tokens
+        tokens = t.call(self.data.vision[1], self._project, seen, images, c)
+        return ImageFeatures(tokens, kept=(seen,))
 
     # --- forwards
 
@@ -430,7 +431,15 @@ class Neighbour(Architecture, OcrModel):
     def prefill_inputs(
         self, device: torch.device, dtype: torch.dtype, workload: PageWorkload
     ) -> ForwardInputs:
-        """Keyword arguments of `generate` for a batch."""
+        """Keyword arguments of `generate` for a batch; raises WorkloadError where it fails."""
+        if workload.batch_size * workload.visual_tokens < self.data.least_visual_tokens:
+            width, height = workload.page
+            raise WorkloadError(
+                f"{self.model_class} of transformers fails on a single visual token, all that a"
+                f" page of {width} x {height} pixels has; give a larger page, or"
+                " the analytic engine",
+                arguments=["the analytic engine"],
+            )
         image = PlacedValue(self.image_token, _before(workload), workload.visual_tokens)
         text = int(self.image_token == 0)  # any other id
         prompt = replace(self.generate, fill=text, placed=(image,))
@@ -476,9 +485,10 @@ def _checked_places(t: Tape, mask: Operand, p: Pass, *, has_videos: bool) -> Non
     """Whether there are as many places as tokens."""
     shape, output = Rows(1, p.tokens), (1, INT64)
     count, *_ = t.rows("reduction", "sum", mask, shape, output, flops=p.tokens)
-    agrees = t.map("eq", t.map("mul", count), output=BOOL)
-    t.rows("reduction", "_is_all_true", agrees, Rows(1, 1), (1, BOOL), flops=1)
-    del agrees
+    t.rows(
+        "reduction", "_is_all_true", t.map("eq", t.map("mul", count), output=BOOL), Rows(1, 1),
+        (1, BOOL), flops=1,
+    )  # fmt: skip
     if has_videos:
         t.rows("reduction", "sum", mask, shape, output, flops=p.tokens)
     t.hold(count)

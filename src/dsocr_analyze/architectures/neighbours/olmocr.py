@@ -23,25 +23,22 @@ _LAYER: Final = LayerKind()
 """`Qwen2_5_VLVisionBlock`."""
 
 
-class OlmOcr(Neighbour):
-    """olmOCR."""
-
-    def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-        """The vision model; features before they are merged stay alive."""
-        index, starts, windows = _window_index(t, images, c)
-        x = t.call("patch_embed", patch_embed, images, c, bias=False)
-        x = t.gather("index", index, x.n, t.dtype)
-        cos, sin, *held = rotary_positions(t, images, c)
-        cos, sin = (t.gather("index", index, each.n, each.dtype) for each in (cos, sin))
-        for number in range(c.layers):
-            runs = images.runs if number in c.global_layers else windows
-            x = t.again(f"blocks.{number}", vision_layer, x, cos, sin, runs, c, _LAYER)
-        n = index.n
-        pair, flops = ((n, INT64), (n, INT64)), n * (n - 1).bit_length()
-        t.rows("routing", "sort", index, Rows(1, n), *pair, flops=flops)  # on the host
-        tokens = t.call("merger", _merger, x, c)
-        tokens = t.gather("index", index, tokens.n, t.dtype)
-        return t.hold(ImageFeatures(tokens, kept=(x,)), *held, starts)
+def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+    """The vision model; features before they are merged stay alive."""
+    index, starts, windows = _window_index(t, images, c)
+    x = t.call("patch_embed", patch_embed, images, c, bias=False)
+    x = t.gather("index", index, x.n, t.dtype)
+    cos, sin, *held = rotary_positions(t, images, c)
+    cos, sin = (t.gather("index", index, each.n, each.dtype) for each in (cos, sin))
+    for number in range(c.layers):
+        runs = images.runs if number in c.global_layers else windows
+        x = t.again(f"blocks.{number}", vision_layer, x, cos, sin, runs, c, _LAYER)
+    n = index.n
+    pair, flops = ((n, INT64), (n, INT64)), n * (n - 1).bit_length()
+    t.rows("routing", "sort", index, Rows(1, n), *pair, flops=flops)  # on the host
+    tokens = t.call("merger", _merger, x, c)
+    tokens = t.gather("index", index, tokens.n, t.dtype)
+    return t.hold(ImageFeatures(tokens, kept=(x,)), *held, starts)
 
 
 def _merger(t: Tape, x: Operand, c: VisionTransformer) -> Operand:
@@ -98,4 +95,4 @@ def _window_index(
     return index, t.empty(given, INT32), windows  # `found` of them, in memory for all
 
 
-OLMOCR: Final = OlmOcr("olmocr")
+OLMOCR: Final = Neighbour("olmocr", _visual)

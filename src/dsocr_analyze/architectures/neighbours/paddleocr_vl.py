@@ -10,19 +10,19 @@ from dsocr_analyze.architectures.neighbours.neighbour import (
     Neighbour,
 )
 from dsocr_analyze.architectures.neighbours.vision import (
-    CHANNELS,
     ImageGrid,
     LayerKind,
     VisionTransformer,
-    patch_pixels,
+    patch_embed,
     resampled,
     resampling,
     rotary_positions,
+    sides_of_images,
     vision_layer,
 )
-from dsocr_analyze.kernels import INT64, Convolution, Rows
+from dsocr_analyze.kernels import INT64, Rows
 from dsocr_analyze.tape import Operand, Tape
-from dsocr_analyze.tape.modules import convolution, layer_norm, mlp
+from dsocr_analyze.tape.modules import layer_norm, mlp
 
 _LAYER: Final = LayerKind(
     layer_norm,
@@ -34,31 +34,25 @@ _LAYER: Final = LayerKind(
 """`PaddleOCRVisionEncoderLayer`."""
 
 
-class PaddleOcrVl(Neighbour):
-    """PaddleOCR-VL."""
+def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+    """`PaddleOCRVisionModel`."""
+    return ImageFeatures(t.call("vision_model", _vision_model, images, c))
 
-    def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-        """`PaddleOCRVisionModel`."""
-        return ImageFeatures(t.call("vision_model", _vision_model, images, c))
 
-    def project(self, t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
-        """Patches of a token side by side through an MLP (`PaddleOCRProjector`)."""
-        N, n, d = images.count, images.patches, c.width
-        t.rows("reduction", "prod", t.input(3 * N, INT64), Rows(N, 3), (N, INT64), flops=3 * N)
-        joined = d * c.unit
-        parts: list[Operand] = []
-        for _ in range(N):
-            one = t.input(1, INT64)
-            part = t.call("pre_norm", layer_norm, t.view(x, n * d), n, d)
-            for _ in range(2):
-                t.map("floor_divide", one)
-            for _ in range(2):
-                t.map("mul", one, one)
-            if 1 < c.merge < images.width:
-                part = t.move("clone", part)
-            names, widths = ("linear_1", "act", "linear_2"), (joined, joined, c.out_width)
-            parts.append(mlp(t, part, names, widths))
-        return t.cat(*parts)
+def _project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
+    """Patches of a token side by side through an MLP (`PaddleOCRProjector`)."""
+    N, n, d = images.count, images.patches, c.width
+    t.rows("reduction", "prod", t.input(3 * N, INT64), Rows(N, 3), (N, INT64), flops=3 * N)
+    joined = d * c.unit
+    parts: list[Operand] = []
+    for _ in range(N):
+        part = t.call("pre_norm", layer_norm, t.view(x, n * d), n, d)
+        sides_of_images(t, divided=2, multiplied=2)
+        if 1 < c.merge < images.width:
+            part = t.move("clone", part)
+        names, widths = ("linear_1", "act", "linear_2"), (joined, joined, c.out_width)
+        parts.append(mlp(t, part, names, widths))
+    return t.cat(*parts)
 
 
 def _vision_model(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
@@ -70,8 +64,7 @@ def _vision_model(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
 
 def _embeddings(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
     """Patches and a learned position of each (`PaddleOCRVisionEmbeddings`)."""
-    shape = Convolution(images.total, 1, CHANNELS, c.width, c.taps)
-    x = t.call("patch_embedding", convolution, patch_pixels(t, images, c), shape, bias=True)
+    x = patch_embed(t, images, c, name="patch_embedding", operator="conv2d")
     indices, weights = resampling(t, images, has_corners=False)
     learned = resampled(t, "position_embedding", indices, weights, c.side, c.width)
     return t.map("add", x, t.cast(learned, t.dtype))
@@ -85,4 +78,4 @@ def _encoder(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Op
     return t.hold(x, *held)
 
 
-PADDLEOCR_VL: Final = PaddleOcrVl("paddleocr-vl")
+PADDLEOCR_VL: Final = Neighbour("paddleocr-vl", _visual, _project)

@@ -24,24 +24,21 @@ _LAYER: Final = LayerKind(layer_norm, mlp=_PRODUCTS)
 """`Qwen3VLVisionBlock`."""
 
 
-class Qwen3Vl(Neighbour):
-    """Qwen3-VL, base of several OCR models."""
-
-    def visual(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-        """`Qwen3VLVisionModel`; features before they are merged stay alive."""
-        indices, weights = resampling(t, images, has_corners=True)
-        x = t.call("patch_embed", patch_embed, images, c)
-        learned = resampled(t, "pos_embed", indices, weights, c.side, c.width)
-        x = t.map("add", x, t.cast(learned, t.dtype))
-        cos, sin, *held = rotary_positions(t, images, c)
-        deepstack: list[Operand] = []
-        for index in range(c.layers):
-            x = t.again(f"blocks.{index}", vision_layer, x, cos, sin, images.runs, c, _LAYER)
-            if index in c.deepstack:
-                name = f"deepstack_merger_list.{len(deepstack)}"
-                deepstack.append(t.call(name, _merger, x, c, c.unit))
-        tokens = t.call("merger", _merger, x, c, 1)
-        return t.hold(ImageFeatures(tokens, tuple(deepstack), (x,)), learned, *held)
+def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+    """`Qwen3VLVisionModel`; features before they are merged stay alive."""
+    indices, weights = resampling(t, images, has_corners=True)
+    x = t.call("patch_embed", patch_embed, images, c)
+    learned = resampled(t, "pos_embed", indices, weights, c.side, c.width)
+    x = t.map("add", x, t.cast(learned, t.dtype))
+    cos, sin, *held = rotary_positions(t, images, c)
+    deepstack: list[Operand] = []
+    for index in range(c.layers):
+        x = t.again(f"blocks.{index}", vision_layer, x, cos, sin, images.runs, c, _LAYER)
+        if index in c.deepstack:
+            name = f"deepstack_merger_list.{len(deepstack)}"
+            deepstack.append(t.call(name, _merger, x, c, c.unit))
+    tokens = t.call("merger", _merger, x, c, 1)
+    return t.hold(ImageFeatures(tokens, tuple(deepstack), (x,)), learned, *held)
 
 
 def _merger(t: Tape, x: Operand, c: VisionTransformer, together: int) -> Operand:
@@ -54,4 +51,4 @@ def _merger(t: Tape, x: Operand, c: VisionTransformer, together: int) -> Operand
     return mlp(t, x, _PRODUCTS, (joined, joined, c.out_width))
 
 
-QWEN3_VL: Final = Qwen3Vl("qwen3-vl")
+QWEN3_VL: Final = Neighbour("qwen3-vl", _visual)

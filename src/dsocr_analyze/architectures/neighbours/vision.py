@@ -205,11 +205,28 @@ def patch_pixels(t: Tape, grid: ImageGrid, c: VisionTransformer) -> Operand:
     return t.input(grid.total * CHANNELS * c.taps, t.dtype)
 
 
-def patch_embed(t: Tape, images: ImageGrid, c: VisionTransformer, *, bias: bool = True) -> Operand:
-    """`[n, 3 taps] -> [n, d]` by a `Conv3d` (`Qwen3VLVisionPatchEmbed`)."""
+def patch_embed(
+    t: Tape,
+    images: ImageGrid,
+    c: VisionTransformer,
+    *,
+    name: str = "proj",
+    operator: str = "conv3d",
+    bias: bool = True,
+) -> Operand:
+    """`[n, 3 taps] -> [n, d]` by a convolution (`Qwen3VLVisionPatchEmbed` and its likes)."""
     shape = Convolution(images.total, 1, CHANNELS, c.width, c.taps)
     pixels = patch_pixels(t, images, c)
-    return t.call("proj", convolution, pixels, shape, bias=bias, operator="conv3d")
+    return t.call(name, convolution, pixels, shape, bias=bias, operator=operator)
+
+
+def sides_of_images(t: Tape, *, divided: int, multiplied: int = 0) -> None:
+    """Arithmetic on so many sides of images, each an integer."""
+    side = t.input(1, INT64)
+    for _ in range(divided):
+        t.map("floor_divide", side)
+    for _ in range(multiplied):
+        t.map("mul", side, side)
 
 
 # --- positions -------------------------------------------------------------------------------
