@@ -353,6 +353,26 @@ def test_what_was_measured_in_8_bits_is_of_those_measurements():
     assert (fitted is timed.kinds["gemm", "float8"], fitted.assumed) == (True, False)
 
 
+@pytest.mark.parametrize("count", [4096, 4097, 20_000])
+def test_many_kernels_take_as_long_as_each_alone(count):
+    """More than `_AT_A_TIME` are priced in parts, along whichever axis is the longest."""
+    sizes, some = 3 * np.arange(1, count + 1), [0, count // 2, count - 1]
+    for found, alone in (
+        (H100.gemm_seconds(sizes, 1280, 896), lambda m: H100.gemm_seconds(m, 1280, 896)),
+        (H100.gemm_seconds(7, sizes[:, None], np.array([[896]])),
+         lambda n: [H100.gemm_seconds(7, n, 896)]),
+        (H100.grouped_experts_seconds(sizes, 1280, 896, 64, 6),
+         lambda tokens: H100.grouped_experts_seconds(tokens, 1280, 896, 64, 6)),
+        (H100.attention_seconds(np.array([[2, 30]]), 1, sizes[:, None], 10, 128, causal=True),
+         lambda keys: [H100.attention_seconds(batch, 1, keys, 10, 128, causal=True)
+                       for batch in (2, 30)]),
+        (H100.attention_seconds(2, np.ones(count), 700, 10, 128, causal=True),
+         lambda _: H100.attention_seconds(2, 1, 700, 10, 128, causal=True)),
+    ):  # fmt: skip
+        assert len(found) == count
+        assert found[some].tolist() == [alone(int(sizes[each])) for each in some]
+
+
 SHARES = ("share_16", "share_64", "share_128", "share_256", "share_more")
 
 

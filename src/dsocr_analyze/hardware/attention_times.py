@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from dsocr_analyze.hardware import coefficients as records
-from dsocr_analyze.hardware.machine import Floats, Machine, Needs, Sizes, overlapped, waves, whole
+from dsocr_analyze.hardware.machine import Machine, Needs, Sizes, beside, overlapped, waves, whole
 
 _FLASH2_STEP: Final = 32
 _NARROW_HEAD: Final = 64
@@ -52,20 +52,17 @@ def prefill_attention(
     longer = 2 * np.maximum(tile_keys * whole(K / tile_keys), last)
     mean = np.minimum(1.0, (longer - last + np.maximum(tile_queries, tile_keys)) / longer)
     start = c.tile_us * 1e-6 * (1.0 if causal else (padded / 64) ** 2)
-    seconds: Floats = np.asarray(np.inf)
-    for parts in (1.0, *_KEY_SPLITS) if c.splits else (1.0,):
-        crowded = block * (1 + c.crowding * np.minimum(1.0, units * parts / machine.sms))
-        part_blocks = whole(K / tile_keys / parts)
-        longest = part_blocks * crowded + start
-        passes = waves(units * parts, machine.sms, c.whole_waves, c.slots)
-        split = passes * longest
-        if causal:
-            total = units * parts * mean / machine.sms * part_blocks * crowded + passes * start
-            split = overlapped(total, longest, causal.longest)
-        if parts > 1:
-            combined = 4 * B * H * Q * D * (parts + 0.5) / machine.bytes_per_second
-            split = split + combined + c.combine_us * 1e-6
-        seconds = np.minimum(seconds, split)
+    parts = beside((1, *_KEY_SPLITS) if c.splits else (1,), max(map(np.ndim, size.values())))
+    crowded = block * (1 + c.crowding * np.minimum(1.0, units * parts / machine.sms))
+    part_blocks = whole(K / tile_keys / parts)
+    longest = part_blocks * crowded + start
+    passes = waves(units * parts, machine.sms, c.whole_waves, c.slots)
+    seconds = passes * longest
+    if causal:
+        total = units * parts * mean / machine.sms * part_blocks * crowded + passes * start
+        seconds = overlapped(total, longest, causal.longest)
+    combined = 4 * B * H * Q * D * (parts + 0.5) / machine.bytes_per_second
+    seconds = np.where(parts > 1, seconds + combined + c.combine_us * 1e-6, seconds).min(axis=0)
     moved = D * B * (4 * H * Q + 2 * G * K * element_bytes)
     late = c.late_us * (1 - np.exp(-K / c.late_keys))
     if isinstance(c, records.EncoderCoefficients):
@@ -104,7 +101,7 @@ def generation_attention(
     over SMs; a second kernel reads their parts one after another. Each sequence costs the scheduler
     its time. Memory, or L2, bounds all tiles together.
     """
-    B, _, K, H, D, G = map(size.__getitem__, ATTENTION_SIZES)
+    B, Q, K, H, D, G = map(size.__getitem__, ATTENTION_SIZES)
     shared, wide = H / G, D / 128
     is_few = shared <= c.few_heads
     units = B * G * np.ceil(shared / _TALL_TILE)
@@ -117,19 +114,16 @@ def generation_attention(
     start = c.tile_us * np.where(is_few, _FEW_START / shared**2, whole_start) * 1e-6
     scheduled = B / machine.sms * c.sequence_us * 1e-6
     most = {GROUPS: np.where(H > G, np.inf, 1.0), IDLE: machine.sms / units}.get(c.splits, np.inf)
-    seconds: Floats = np.asarray(np.inf)
-    for parts in (1.0, *_CACHE_SPLITS):
-        passes = waves(units * parts, machine.sms, c.whole_waves, c.slots)
-        # Parts are offered whatever the number of keys, or more keys could take less time.
-        fewest = _PART_KEYS / c.tile_keys if parts > 1 else 1.0
-        blocks = np.maximum(fewest, whole(K / c.tile_keys / parts))
-        reading = np.maximum(1.0, passes / c.slots) * blocks * block
-        split = overlapped(scheduled + passes * start + reading, memory, c.norm)
-        if parts > 1:
-            partial = 4 * B * H * D * (parts + 0.5) / machine.bytes_per_second
-            split = split + (c.merge_us + parts * c.combine_us) * 1e-6 + partial
-            split = np.where(parts <= most, split, np.inf)
-        seconds = np.minimum(seconds, split)
+    parts = beside((1, *_CACHE_SPLITS), max(map(np.ndim, size.values())))
+    passes = waves(units * parts, machine.sms, c.whole_waves, c.slots)
+    # Parts are offered whatever the number of keys, or more keys could take less time.
+    fewest = np.where(parts > 1, _PART_KEYS / c.tile_keys, 1.0)
+    blocks = np.maximum(fewest, whole(K / c.tile_keys / parts))
+    reading = np.maximum(1.0, passes / c.slots) * blocks * block
+    seconds = overlapped(scheduled + passes * start + reading, memory, c.norm)
+    partial = 4 * B * H * D * (parts + 0.5) / machine.bytes_per_second
+    split = seconds + (c.merge_us + parts * c.combine_us) * 1e-6 + partial
+    seconds = np.where(parts > 1, np.where(parts <= most, split, np.inf), seconds).min(axis=0)
     late = c.late_us * (1 - np.exp(-K / _LATE_KEYS))
     gathered = np.where((H > G) & (G > 1) & (B > 1), c.grouped_us, 0.0)
-    return seconds + (c.launch_us + late + gathered) * 1e-6, 4 * B * H * K * D, moved
+    return seconds + (c.launch_us + late + gathered) * 1e-6, 4 * B * H * Q * K * D, moved

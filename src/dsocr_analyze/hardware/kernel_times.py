@@ -5,7 +5,8 @@ The record of its coefficients chooses a kind's formula. Sizes are arrays that b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from dsocr_analyze.hardware.machine import (
     Machine,
     Needs,
     Sizes,
+    beside,
     by_range,
     overlapped,
     waves,
@@ -27,6 +29,8 @@ from dsocr_analyze.hardware.machine import (
 )
 
 _BLOCKS_NORM: Final = 2.0
+_AT_A_TIME: Final = 4096
+"""Kernels of which all tiles and splits are tried at once; of more, the arrays leave the caches."""
 
 
 # --- formulas ---------------------------------------------------------------------------------
@@ -40,6 +44,13 @@ def formula_seconds(
     No less than `Machine.least_seconds` of the sizes' `flops` and `moved`, by default of what the
     formula knows of. `batch` is 1 by default; experts are gated, and need no second kernel.
     """
+    largest = max(map(np.asarray, size.values()), key=np.size)
+    if largest.size > _AT_A_TIME:
+        axis = int(np.argmax(largest.shape)) - largest.ndim
+        blocks = _blocks(size, largest, axis)
+        return np.concatenate(
+            [formula_seconds(c, block, machine, element_bytes) for block in blocks], axis
+        )
     match c:
         case records.GemmCoefficients():
             seconds, flops, moved = _gemm(size, machine, c, element_bytes)
@@ -56,6 +67,19 @@ def formula_seconds(
     least = machine.least_seconds(size.get("flops", flops), size.get("moved", moved))
     longest: Floats = np.maximum(seconds, np.maximum(*least))
     return longest
+
+
+def _blocks(size: Sizes, largest: Floats, axis: int) -> Iterator[Sizes]:
+    """Sizes in parts along the longest axis of the largest of them, counted from the last."""
+    length = largest.shape[axis]
+    number = min(length, math.ceil(largest.size / _AT_A_TIME))
+    parts = (
+        np.array_split(each, number, axis) if np.shape(each)[axis:][:1] == (length,)
+        else [each] * number
+        for each in size.values()
+    )  # fmt: skip
+    for block in zip(*parts, strict=True):
+        yield dict(zip(size, block, strict=True))
 
 
 def _movement(size: Sizes, machine: Machine, c: records.MovementCoefficients) -> Needs:
@@ -108,16 +132,15 @@ def _gemm(size: Sizes, machine: Machine, c: records.GemmCoefficients, weight_byt
         c.share_128x64, c.share_64x64, c.share_64x32,
     )  # fmt: skip
     partial = c.partial_bytes * _PARTIAL_BYTES * batch * m * n / machine.bytes_per_second
-    split = np.reshape(_SPLITS, (-1, *[1] * max(map(np.ndim, (m, n, k, batch)))))
-    compute: Floats = np.asarray(np.inf)
-    for (rows, columns), share in zip(_TILES, shares, strict=True):
-        units = batch * np.ceil(m / rows) * whole(n / columns) * split
-        rate = 2.0 * rows * columns * machine.sms / (share * machine.flops_per_second)
-        crowded = 1 + c.crowding * np.minimum(1.0, units / machine.sms)
-        tile = rate * crowded * (k / split + 64 * c.prologue_blocks) + c.wave_us * 1e-6
-        seconds = waves(units, machine.sms, c.whole_waves) * tile
-        seconds = seconds + np.where(split > 1, c.split_us * 1e-6 + split * partial, 0.0)
-        compute = np.minimum(compute, seconds.min(axis=0))
+    axes = max(map(np.ndim, size.values()))
+    split = beside(_SPLITS, axes)
+    rows, columns, share = (beside(each, 1 + axes) for each in (*zip(*_TILES, strict=True), shares))
+    units = batch * np.ceil(m / rows) * whole(n / columns) * split
+    rate = 2.0 * rows * columns * machine.sms / (share * machine.flops_per_second)
+    crowded = 1 + c.crowding * np.minimum(1.0, units / machine.sms)
+    tile = rate * crowded * (k / split + 64 * c.prologue_blocks) + c.wave_us * 1e-6
+    added = np.where(split > 1, c.split_us * 1e-6 + split * partial, 0.0)
+    compute = (waves(units, machine.sms, c.whole_waves) * tile + added).min(axis=(0, 1))
     weights = batch * n * k * weight_bytes
     moved = weights + batch * (m * k + m * n) * max(2, weight_bytes)
     streamed = _streamed(moved, machine, c, weights * size.get("others", 0.0))
@@ -149,22 +172,24 @@ def _scaled_gemm(size: Sizes, machine: Machine, c: records.ScaledGemmCoefficient
 
     Libraries choose its tile by m alone and do not split k. Outputs have two bytes per element.
     """
-    n, k = size["n"], size["k"]
+    m, n, k = size["m"], size["n"], size["k"]
     shares = (c.share_16, c.share_64, c.share_128, c.share_256, c.share_more)
+    axes = max(map(np.ndim, size.values()))
+    rows, columns, share = (
+        beside(each, axes) for each in (*zip(*TILES[c.tiles], strict=True), shares)
+    )
 
-    def of_tile(number: int, m: Floats) -> Floats:
-        rows, columns = TILES[c.tiles][number]
+    def of_tiles(m: Floats) -> Floats:
         units = np.ceil(m / rows) * whole(n / columns)
         crowded = 1 + c.crowding * np.minimum(1.0, units / machine.sms)
-        rate = shares[number] * machine.flops_per_second / machine.sms
+        rate = share * machine.flops_per_second / machine.sms
         tile = 2.0 * rows * columns * (k + 64 * c.prologue_blocks) * crowded / rate
         compute = waves(units, machine.sms, c.whole_waves) * (tile + c.wave_us * 1e-6)
         moved = m * k + n * k + 2 * m * n
         streamed = _streamed(moved, machine, c, n * k * size.get("others", 0.0))
         return overlapped(compute, streamed, c.norm)
 
-    m = size["m"]
-    seconds = by_range(m, _ROWS, of_tile) + (c.launch_us + c.quantize_us) * 1e-6
+    seconds = by_range(m, beside(_ROWS, axes), of_tiles) + (c.launch_us + c.quantize_us) * 1e-6
     seconds = seconds + m * c.row_ns * 1e-9
     again = np.where((m > _ROWS[-1]) & (m % 64 > 0), c.ragged * n * k, 0.0)
     read = c.read_at_once * np.ceil(k / c.read_at_once)
@@ -178,6 +203,7 @@ def _scaled_gemm(size: Sizes, machine: Machine, c: records.ScaledGemmCoefficient
 
 BEST_64: Final = 0
 BEST_128: Final = 1
+_BEST: Final = (BEST_64, BEST_128)
 BY_TOKENS: Final = 2
 BY_EXPERTS: Final = 3
 BY_ROWS: Final = 4
@@ -190,25 +216,25 @@ power of two (TensorRT-LLM's kernels in FlashInfer without tuning, `selectDefaul
 Triton kernels take longer blocks in float8; CUTLASS's on Hopper are as if they chose by tokens."""
 
 
-class _Tile(NamedTuple):
-    """A tile of the experts' products, which takes so many inner elements at a time."""
+class _Tiles(NamedTuple):
+    """A library's tiles of the experts' products, `[tiles]` or, where alike, `[1]`."""
 
     rows: Sequence[int]
-    """To choose from: the fastest is taken."""
-    columns: int
-    step: int
-    has_few_rows: bool | None
+    columns: Sequence[int]
+    step: Sequence[int]
+    """Inner elements at a time."""
+    has_few_rows: Sequence[bool] | None
     """Whether weights stream at full speed; None to tell by an expert's rows."""
-    warps: int = 4
+    warps: Sequence[int] = (4,)
     """Of Triton's kernels; 0 for others."""
 
-    def spilled(self, rows: int) -> float:
-        """Factor on single loads, if sums and addresses are more than a thread's registers hold."""
-        values = rows * self.columns + (rows + self.columns) * self.step
-        each = values / max(1, 32 * self.warps)
-        if each > _ALL_SPILLED:
-            return values / _AT_ONCE if self.warps else 1.0
-        return max(1.0, each / _HELD)
+    def spilled(self) -> Floats:
+        """Factors on single loads, where a thread's registers hold no sums and addresses."""
+        rows, columns, step, _, warps = map(np.asarray, self)
+        values = rows * columns + (rows + columns) * step
+        each = values / np.maximum(1, 32 * warps)
+        through_memory = np.where(warps, values / _AT_ONCE, 1.0)
+        return np.where(each > _ALL_SPILLED, through_memory, np.maximum(1.0, each / _HELD))
 
 
 _HELD: Final = 100
@@ -218,19 +244,19 @@ _AT_ONCE: Final = 600
 _BETWEEN: Final = 192
 """Rows of a tile that runs at the rate of 128."""
 _EVERY_TILE: Final = (16, 32, 64, 128, _BETWEEN)
-_BY_TOKENS: Final = (
-    _Tile([16], 64, 128, True), _Tile([32], 64, 128, True), _Tile([32], 128, 64, False),
-    _Tile([64], 128, 64, False), _Tile([64], 128, 64, False, 8), _Tile([128], 128, 64, False, 8),
+_BY_TOKENS: Final = _Tiles(
+    (16, 32, 32, 64, 64, 128), (64, 64, 128, 128, 128, 128), (128, 128, 64, 64, 64, 64),
+    (True, True, False, False, False, False), (4, 4, 4, 4, 8, 8),
 )  # fmt: skip
-_CHOICES: Final[Mapping[int, Sequence[_Tile]]] = {
-    BEST_64: [_Tile(_EVERY_TILE, 64, 64, None)],
-    BEST_128: [_Tile(_EVERY_TILE, 128, 64, None)],
+_CHOICES: Final[Mapping[int, _Tiles]] = {
+    BEST_64: _Tiles(_EVERY_TILE, (64,), (64,), None),
+    BEST_128: _Tiles(_EVERY_TILE, (128,), (64,), None),
     BY_TOKENS: _BY_TOKENS,
-    BY_TOKENS_8: [each._replace(step=128) for each in _BY_TOKENS],
-    AS_BY_TOKENS: [each._replace(warps=0) for each in _BY_TOKENS],
-    BY_EXPERTS: [_Tile([16], 32, 64, True), _Tile([64], 64, 32, False)],
-    BY_ROWS: [_Tile([rows], 128, 64, None) for rows in (8, 16, 32, 64)],
-}  # fmt: skip
+    BY_TOKENS_8: _BY_TOKENS._replace(step=(128,)),
+    AS_BY_TOKENS: _BY_TOKENS._replace(warps=(0,)),
+    BY_EXPERTS: _Tiles((16, 64), (32, 64), (64, 32), (True, False)),
+    BY_ROWS: _Tiles((8, 16, 32, 64), (128,), (64,), None),
+}
 _TOKENS: Final = (32, 64, 96, 128, 512)
 _MEAN_ROWS: Final = (16, 32, 64)
 _ROUTING_US: Final = 0.015
@@ -279,19 +305,20 @@ def _experts(
     fitting = machine._replace(cold=False).hits(
         up_width * hidden * weight_bytes, sharpness=_AGAIN_SHARPNESS
     )
-    again = 1 - fitting if c.tiles in (BEST_64, BEST_128, BY_ROWS) else 1.0
+    again = 1 - fitting if c.tiles in (*_BEST, BY_ROWS) else 1.0
+    axes, few_rows = max(map(np.ndim, size.values())), _CHOICES[c.tiles].has_few_rows
 
-    def at_bounds(number: int, some: Floats) -> Floats:
-        return both(number, some, np.minimum(size["experts"], some * size["top_k"]))
+    def at_bounds(some: Floats) -> Floats:
+        return both(some, np.minimum(size["experts"], some * size["top_k"]))
 
-    def both(number: int, some: Floats, touched: Floats = touched) -> Floats:
-        tile, rows = _CHOICES[c.tiles][number], some * size["top_k"]
-        few = _fading(rows / touched, _FEW_EACH) if tile.has_few_rows is None else tile.has_few_rows
+    def both(some: Floats, touched: Floats = touched) -> Floats:
+        rows = some * size["top_k"]
+        few = _fading(rows / touched, _FEW_EACH) if few_rows is None else beside(few_rows, axes)
         slower = 1 + np.where(second, 0.0, c.wide_memory * (1 - few) * again)
         seconds: Floats = np.zeros(())
         # A token's experts read it from memory once.
         for n, k, read in ((up_width, hidden, some), (hidden, width, rows)):
-            compute = _products(touched, rows, tile, (n, k), machine, c)
+            compute = _products(touched, rows, (n, k), axes, machine, c)
             if np.any(second):
                 other = _second_kernel(touched, rows, (n, k), machine, c)
                 compute = np.where(second, other, compute)
@@ -301,22 +328,27 @@ def _experts(
             seconds = seconds + slower * overlapped(compute, memory, c.norm)
         return seconds
 
-    bounds = {
-        BEST_64: [], BEST_128: [], BY_EXPERTS: [size["experts"]],
-        BY_ROWS: [rows * size["experts"] / size["top_k"] for rows in _MEAN_ROWS],
-    }.get(c.tiles, _TOKENS)  # fmt: skip
+    seconds = both(tokens) if c.tiles in _BEST else by_range(
+        tokens, _bounds(size, c.tiles, axes), both, ramp=RAMP,
+        may_fall=(inter < _NARROW_INTER) | (inter % _ALIGNED > 0), at_bounds=at_bounds,
+    )  # fmt: skip
     routing = _ROUTING_US * size["top_k"] ** 2 if c.tiles == BY_ROWS else 0.0
     launch = c.launch_us + routing + np.where(second, c.fallback_us, 0.0)
-    may_fall = (inter < _NARROW_INTER) | (inter % _ALIGNED > 0)
-    seconds = by_range(
-        tokens, bounds, both, ramp=RAMP, may_fall=may_fall, at_bounds=at_bounds
-    ) + launch * 1e-6  # fmt: skip
     needed = (gates + 1) * inter * hidden
     return (
-        seconds + _handed_on(size, width, second, weights, machine, c),
+        seconds + launch * 1e-6 + _handed_on(size, width, second, weights, machine, c),
         2.0 * all_rows * needed,
         touched * needed * weight_bytes,
     )
+
+
+def _bounds(size: Sizes, tiles: int, axes: int) -> Floats:
+    """Tokens up to which a library takes each of its tiles but the last, `[bounds, *sizes]`."""
+    if tiles == BY_EXPERTS:
+        return beside((1,), axes) * size["experts"]
+    if tiles == BY_ROWS:
+        return beside(_MEAN_ROWS, axes) * size["experts"] / size["top_k"]
+    return beside(_TOKENS, axes)
 
 
 def _handed_on(
@@ -336,26 +368,25 @@ def _handed_on(
 
 
 def _products(
-    touched: Floats, rows: Floats, tile: _Tile, nk: tuple[Floats, Floats],
+    touched: Floats, rows: Floats, nk: tuple[Floats, Floats], axes: int,
     machine: Machine, c: records.ExpertsCoefficients,
 ) -> Floats:  # fmt: skip
-    n, k = nk
+    """With the tile of each range of tokens, `[ranges, *sizes]` of so many axes."""
+    (n, k), tiles = nk, _CHOICES[c.tiles]
+    tile_rows, columns, step = (beside(each, axes) for each in tiles[:3])
     # A tile of 8 rows takes as long as one of 16.
     limits = {8: c.rate_16 / 2, 16: c.rate_16, 32: c.rate_32, 64: c.rate_64}
-    full = c.share_128 * machine.flops_per_second / machine.sms
-    padded = tile.step * np.ceil(k / tile.step)
-    fastest: Floats = np.asarray(np.inf)
-    for tile_rows in tile.rows:
-        rate = min(full, 1e12 * limits.get(tile_rows, np.inf))
-        units = touched * whole(rows / touched / tile_rows, _ROWS_BEGUN) * np.ceil(n / tile.columns)
-        each = 2.0 * tile_rows * tile.columns * padded / rate + c.tile_us * 1e-6
-        if len(tile.rows) == 1:
-            # Most of the loads of further blocks hide behind the first one's.
-            loaded = (tile_rows + tile.columns) * np.sqrt(tile.step * padded)
-            loaded = loaded * tile.spilled(tile_rows)
-            each = each + np.where(k % _ALIGNED, c.unaligned_ns * 1e-9 * loaded, 0.0)
-        fastest = np.minimum(fastest, waves(units, machine.sms, c.whole_waves) * each)
-    return fastest
+    limit = beside([1e12 * limits.get(each, np.inf) for each in tiles.rows], axes)
+    rate = np.minimum(limit, c.share_128 * machine.flops_per_second / machine.sms)
+    padded = step * np.ceil(k / step)
+    units = touched * whole(rows / touched / tile_rows, _ROWS_BEGUN) * np.ceil(n / columns)
+    each = 2.0 * tile_rows * columns * padded / rate + c.tile_us * 1e-6
+    if c.tiles not in _BEST:
+        # Most of the loads of further blocks hide behind the first one's.
+        loaded = (tile_rows + columns) * np.sqrt(step * padded) * beside(tiles.spilled(), axes)
+        each = each + np.where(k % _ALIGNED, c.unaligned_ns * 1e-9 * loaded, 0.0)
+    seconds = waves(units, machine.sms, c.whole_waves) * each
+    return seconds.min(axis=0) if c.tiles in _BEST else seconds
 
 
 def _second_kernel(

@@ -116,28 +116,34 @@ def overlapped(first: Floats, second: Floats, norm: float) -> Floats:
     return longer * (1 + (np.minimum(first, second) / longer) ** power) ** (1 / power)
 
 
+def beside(values: Sequence[float] | Floats, axes: int) -> Floats:
+    """Numbers `[n]` along a new first axis of arrays that have so many axes."""
+    return np.array(values, np.float64).reshape(-1, *[1] * axes)
+
+
 def by_range(
-    size: Floats, bounds: Sequence[Floats | float], seconds: Callable[[int, Floats], Floats],
+    size: Floats, bounds: Floats, seconds: Callable[[Floats], Floats],
     *, ramp: float = 0.0, may_fall: NDArray[np.bool_] | bool = False,
-    at_bounds: Callable[[int, Floats], Floats] | None = None,
+    at_bounds: Callable[[Floats], Floats] | None = None,
 ) -> Floats:  # fmt: skip
     """Seconds of a kernel that a library chooses by the range of a size, up to each of `bounds`.
 
-    `seconds` are those of a size with the kernel of a range. Beyond a bound the next one takes
-    over, within a fraction `ramp` of it. Where it takes less time than the last one did, both take
-    their geometric mean around the bound, as more takes no less time, unless it `may_fall`:
-    `at_bounds` are the seconds there, whatever else depends on a size.
+    `seconds` are those of sizes `[1 + bounds, *sizes]`, each with the kernel of its range. Beyond a
+    bound the next one takes over, within a fraction `ramp` of it. Where it takes less time than the
+    last one did, both take their geometric mean around the bound, as more takes no less time,
+    unless it `may_fall`: `at_bounds` are the seconds there, whatever else depends on a size.
     """
-    uppers, least = (*bounds, np.inf), np.where(may_fall, 0.0, 1.0)
-    taken, reached = seconds(0, np.minimum(size, uppers[0])), np.zeros(())
-    for number, bound in enumerate(bounds, 1):
-        there = at_bounds or seconds
-        last, first = (there(each, np.asarray(bound)) for each in (number - 1, number))
+    lowest, highest = np.zeros_like(bounds[:1]), np.full_like(bounds[:1], np.inf)
+    own = seconds(np.clip(size, np.append(lowest, bounds, 0), np.append(bounds, highest, 0)))
+    edges = [np.append(bounds[:1], bounds, 0), np.append(bounds, bounds[-1:], 0)]
+    starts, ends = (at_bounds or seconds)(np.array(edges))
+    taken: Floats = own[0]
+    reached, least = np.zeros(()), np.where(may_fall, 0.0, 1.0)
+    for bound, longer, last, first in zip(bounds, own[1:], ends, starts[1:], strict=False):
         reached = np.maximum(reached * least, last)
         falls = (first < reached) & (least > 0)
         level = np.where(falls, np.sqrt(first * reached), np.inf)
         taken, reached = np.minimum(taken, level), np.minimum(reached, level)
-        longer = seconds(number, np.clip(size, bound, uppers[number]))
         begun = np.clip((size / bound - 1) / ramp, 0.0, 1.0) if ramp else 1.0 * (size > bound)
         taken = taken * np.maximum(least, longer / taken) ** begun
     return taken
