@@ -306,7 +306,8 @@ def _values_kept(
         for each in modules
         if isinstance(each, torch.nn.Embedding | torch.nn.EmbeddingBag) and each.max_norm
     ]
-    kept = [(each.data, each.detach().clone()) for each in (*buffers, *limited) if not each.is_meta]
+    datas = [each.data for each in (*buffers, *limited) if not each.is_meta]
+    kept = [(data, data.clone()) for data in datas]
     try:
         yield
     finally:

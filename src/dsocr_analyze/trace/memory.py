@@ -77,24 +77,23 @@ class LiveTensors:
     """
 
     def __init__(self, existing: Iterable[torch.Tensor]) -> None:
-        self._known: dict[int, _Storage] = {}
+        self._existing = [*map(torch.Tensor.untyped_storage, existing)]
+        self._known: dict[int, _Storage | None] = {each._cdata: None for each in self._existing}
         self._freed: list[_Storage] = []
         self._nbytes = 0
         self.births = 0
         """Storages made so far."""
         self.hosts = 0
         """Those of them that were put on the host."""
-        devices = set[torch.device]()
-        for storage in map(torch.Tensor.untyped_storage, existing):
-            devices.add(storage.device)
-            self.watch(storage, 0)
+        devices = {each.device for each in self._existing}
         self.device = devices.pop() if len(devices) == 1 else None
         """The device whose memory counts; None for every device."""
 
     def clear(self) -> None:
         """Starts over: tensors alive now don't count from here on."""
-        for storage in self._known.values():
-            storage.nbytes = 0
+        for living in self._known.values():
+            if living is not None:
+                living.nbytes = 0
         self._nbytes = 0
 
     @property
@@ -107,13 +106,18 @@ class LiveTensors:
         """Counts a tensor's memory until it is freed; whether it is new, and on the device."""
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes()
-        if self._of(storage) or not nbytes or self.device not in (None, storage.device):
+        if self._knows(storage) or not nbytes or self.device not in (None, storage.device):
             return False
         self.watch(storage, nbytes)
         return True
 
+    def _knows(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a storage is one made during the pass, or existed before."""
+        self._book_freed()
+        return storage._cdata in self._known
+
     def _of(self, storage: torch.UntypedStorage) -> _Storage | None:
-        """What is known of a storage."""
+        """What is known of a storage made during the pass."""
         self._book_freed()
         return self._known.get(storage._cdata)
 
@@ -132,7 +136,7 @@ class LiveTensors:
         """
         if tensor.is_nested or tensor.layout is not torch.strided:
             return  # without memory of its own
-        if not self._of(tensor.untyped_storage()):
+        if not self._knows(tensor.untyped_storage()):
             self.hosts += 1
             self.watch(tensor.untyped_storage(), 0, is_on_host=True)
 

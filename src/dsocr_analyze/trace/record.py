@@ -110,6 +110,7 @@ _VALUES: Final = frozenset({
     int, float, bool, complex, str, type(None), type(...), torch.Size,
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 })  # fmt: skip
+_TENSORS: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 _META: Final = torch.device("meta")
 
 
@@ -120,28 +121,27 @@ def call_of(
 
     It is clear of plain tensors on `device`, values, and tuples, lists or slices of these.
     """
-    parts: list[Any] = [func, device, torch.get_default_dtype()]
+    parts: list[Any] = [func, device, torch.get_default_dtype(), *kwargs]
     ids = list[int]()
-    is_clear = _describe(args, parts, ids, device)
-    if kwargs:
-        is_clear = is_clear and _describe(kwargs.items(), parts, ids, device)
+    if not _describe((*args, *kwargs.values()), parts, ids, device):
+        return None
     if len(ids) != len({*ids}):  # `x + x`
         parts += map(ids.index, ids)
-    return tuple(parts) if is_clear else None
+    return tuple(parts)
 
 
 def _describe(arguments: Values, parts: list[Any], ids: list[int], device: torch.device) -> bool:
     """Appends to `parts`, and those of tensors to `ids`; False if it is unclear."""
     for argument in arguments:
         kind = type(argument)
-        if kind in (torch.Tensor, torch.nn.Parameter):
+        if kind in _VALUES:
+            parts += (kind, argument)  # 1, 1.0 and True are equal
+        elif kind in _TENSORS:
             is_lazy = argument.is_conj() or argument.is_neg() or argument.is_nested
             if is_lazy or argument.layout is not torch.strided or argument.device != device:
                 return False
             parts += (argument.shape, argument.stride(), argument.dtype)
             ids.append(id(argument))
-        elif kind in _VALUES:
-            parts += (kind, argument)  # 1, 1.0 and True are equal
         elif kind in (tuple, list):
             parts += (kind, len(argument))
             if not _describe(argument, parts, ids, device):

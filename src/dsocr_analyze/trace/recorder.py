@@ -128,10 +128,13 @@ class Recorder:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._modules.attached(self._run))
             with torch._C.DisableTorchFunction():
-                existing = list[torch.Tensor]()
-                for module in self._modules.paths:
-                    held = *module._parameters.values(), *module._buffers.values()
-                    existing += tensors_in(held)
+                existing = [
+                    each
+                    for module in self._modules.paths
+                    for table in (module._parameters, module._buffers)
+                    for each in table.values()
+                    if each is not None
+                ]
                 refuse_uncountable("parameters and buffers", existing)
                 self._memory = LiveTensors(existing)
                 self._memory.device = self._device or self._memory.device
@@ -239,7 +242,7 @@ class Recorder:
             if func in ATTRIBUTES:
                 return func(*args, **kwargs)
             key = self._key_of(func, args, kwargs)
-            effect = None if key is None else _EFFECTS.get(key)
+            effect = _EFFECTS.get(key) if key else None
             if effect is not None:
                 with torch._C._DisableTorchDispatch():
                     again = effect.output
