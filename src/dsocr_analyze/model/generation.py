@@ -414,16 +414,15 @@ def left_as_it_was(
 
 def _restorer(modules: Iterable[torch.nn.Module]) -> Callable[[], None]:
     """What restores the modules' current attributes, buffers and hooks."""
-    before: list[tuple[_Table, _Table]] = []
+    tables: list[_Table] = []
     for module in modules:
-        if isinstance(module, torch.jit.ScriptModule):
-            continue  # of which only its own code changes anything
-        # transformers 5 adds hooks to the layers whose outputs a pass asks for.
-        tables: list[_Table] = [vars(module), module._buffers, module._forward_hooks]
-        before += [(table, table.copy() if table else {}) for table in tables]
+        if not isinstance(module, torch.jit.ScriptModule):  # only its own code changes anything
+            # transformers 5 adds hooks to the layers whose outputs a pass asks for.
+            tables += vars(module), module._buffers, module._forward_hooks
+    contents = [table.copy() if table else {} for table in tables]
 
     def restore() -> None:
-        for table, content in before:
+        for table, content in zip(tables, contents, strict=True):
             if table or content:
                 table.clear()
                 table.update(content)
