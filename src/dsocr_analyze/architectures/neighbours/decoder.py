@@ -155,9 +155,12 @@ def _rotary_tables(t: Tape, p: Pass, c: DecoderDimensions) -> tuple[Operand, Ope
     sequences = 1 if c.axes == 1 else p.B
     n, half = sequences * p.T, c.head_dim // 2
     ids = t.input(c.axes * n if p.past else p.T, INT64)
-    positions = t.move("_to_copy", ids, n=c.axes * n, dtype=FLOAT32)
-    angles = t.map("mul", positions, t.input(half, FLOAT32), n=c.axes * n * half)
-    del positions
+    angles = t.map(
+        "mul",
+        t.move("_to_copy", ids, n=c.axes * n, dtype=FLOAT32),
+        t.input(half, FLOAT32),
+        n=c.axes * n * half,
+    )
     turned = t.cat(angles, angles) if c.axes == 1 else angles
     cos = t.map("mul", t.map("cos", turned))
     sin = t.map("mul", t.map("sin", turned))

@@ -347,9 +347,12 @@ def axial_tables(
     likes), or each has its own (`PixtralVisionRotaryEmbedding`).
     """
     frequencies = D // 4 if is_shared else D // 2
-    placed = t.move("_to_copy", positions, dtype=FLOAT32)
-    angles = t.map("mul", placed, t.input(frequencies, FLOAT32), n=positions.n * frequencies)
-    del placed
+    angles = t.map(
+        "mul",
+        t.move("_to_copy", positions, dtype=FLOAT32),
+        t.input(frequencies, FLOAT32),
+        n=positions.n * frequencies,
+    )
     cos, sin = (t.map("mul", t.map(operator, angles)) for operator in ("cos", "sin"))
     quarter = positions.n // 2 * (D // 4)
     cos = _both_halves(t, cos, quarter)
