@@ -5,9 +5,9 @@ config names.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from dsocr_analyze.architectures.config_file import USED, Config, Fixed, Harmless, KeyTable
+from dsocr_analyze.architectures.config_file import USED, Fixed, Harmless, KeyTable
 from dsocr_analyze.architectures.ocr_family.config_table import (
     NOT_MODELLED,
     VALUE,
@@ -119,7 +119,7 @@ _TOP: Final[Rules] = {
 }
 
 
-def key_table(config: Config, own: Rules, *, is_flat: bool) -> KeyTable:
+def key_table(config: Mapping[str, Any], own: Rules, *, is_flat: bool) -> KeyTable:
     """Every key that a neighbour knows.
 
     Args:
@@ -131,7 +131,6 @@ def key_table(config: Config, own: Rules, *, is_flat: bool) -> KeyTable:
     if is_flat:
         named |= _DECODER
     vision = config["vision_config"]
-    assert isinstance(vision, Mapping)
     known = {name: rule for name, rule in _VISION.items() if name in vision or rule != USED}
     named |= _placed("vision_config", NOT_MODELLED | known)
     return table_of(named | own, lambda _: {}, {}, "", {})

@@ -107,8 +107,7 @@ def _attention(
 def _position_terms(t: Tape, q: Operand, N: int, g: int, c: VisionTransformer) -> Operand:
     """`q R_h + q R_w`, query by query (`get_decomposed_rel_pos`)."""
     H, D = c.heads, c.width // c.heads
-    Rh = _relative_positions(t, "rel_pos_h", g, D)
-    Rw = _relative_positions(t, "rel_pos_w", g, D)
+    Rh, Rw = (_relative_positions(t, f"rel_pos_{side}", g, D) for side in "hw")
     product = Gemm(g, N * g * H, g, D)
     is_many, is_strided = H > 1 or N > 1, H > 1 and not N > 1
     rows = t.product("einsum", product, t.move("clone", q) if is_many else q, Rh)

@@ -416,7 +416,7 @@ class Neighbour(Architecture, OcrModel):
         rows, columns = height // c.patch_size, width // c.patch_size
         is_square = self.data.pixels == "square patches"
         shape = (CHANNELS, c.patch_size, c.patch_size) if is_square else (CHANNELS * c.taps,)
-        visual = PlacedValue(1, _before(workload), workload.visual_tokens)
+        visual = PlacedValue(1, 0, workload.visual_tokens)
         return {
             "pixel_values": _filled((rows * columns, *shape), fill=0.5),
             "image_grid_thw": _row(1, rows, columns),
@@ -440,7 +440,9 @@ class Neighbour(Architecture, OcrModel):
                 " the analytic engine",
                 arguments=["the analytic engine"],
             )
-        image = PlacedValue(self.image_token, _before(workload), workload.visual_tokens)
+        image = PlacedValue(
+            self.image_token, 0, workload.visual_tokens
+        )  # at no other cost elsewhere
         text = int(self.image_token == 0)  # any other id
         prompt = replace(self.generate, fill=text, placed=(image,))
         return made_inputs(prompt, self.inputs(workload), device, dtype, workload)
@@ -455,11 +457,6 @@ class Neighbour(Architecture, OcrModel):
 
 
 # --- parts of passes -------------------------------------------------------------------------
-
-
-def _before(page: PageWorkload) -> int:
-    """Text tokens before the image, on which no figure depends."""
-    return min(4, page.text_tokens)
 
 
 def _row(*values: int) -> TensorInput:
