@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from msgspec import Struct, toml
 
@@ -69,31 +69,17 @@ class NeighbourDimensions(ModelDimensions):
 
 @dataclass(frozen=True, slots=True)
 class ImageFeatures:
-    """What the vision stages leave.
+    """What the vision stages leave, or what of it has its places in a prompt.
 
     Attributes:
-        tokens: `[N h w / m^2, d]`.
-        deepstack: The same of inner layers.
-        kept: What stays alive besides.
+        tokens: `[N h w / m^2, d]`; none without images.
+        deepstack: The same of inner layers, which the decoder adds after its first ones.
+        kept: What stays alive besides: the features before, or masks of the places.
     """
 
     tokens: Operand
     deepstack: tuple[Operand, ...] = ()
     kept: tuple[Operand, ...] = ()
-
-
-class PlacedImages(NamedTuple):
-    """What is held of images that have their places in a prompt.
-
-    Attributes:
-        tokens: Features that took their places.
-        deepstack: Those that the decoder adds after its first layers.
-        masks: Places of images, and of videos.
-    """
-
-    tokens: Operand | None = None
-    deepstack: tuple[Operand, ...] = ()
-    masks: tuple[Operand, ...] = ()
 
 
 NATIVE: Final = Mode("native", 0, 0, crop_mode=False)
@@ -297,7 +283,7 @@ class Neighbour(Architecture, OcrModel):
 
     def embedded_page(
         self, t: Tape, c: NeighbourDimensions, p: Pass, page: PageWorkload
-    ) -> tuple[Operand, tuple[PlacedImages, ImageFeatures | None, tuple[Operand, ...]]]:
+    ) -> tuple[Operand, tuple[ImageFeatures, ImageFeatures, tuple[Operand, ...]]]:
         """Embeddings `[B, T, d]` with visual tokens, and what is held of the pages."""
         features, given = self._given(t, c, p, page)
         embeds, placed = t.call("model", self._embedded, c, p, features)
@@ -309,17 +295,17 @@ class Neighbour(Architecture, OcrModel):
 
     def _given(
         self, t: Tape, c: NeighbourDimensions, p: Pass, page: PageWorkload | None
-    ) -> tuple[ImageFeatures | None, tuple[Operand, ...]]:
+    ) -> tuple[ImageFeatures, tuple[Operand, ...]]:
         """What is there before the model runs: features of images; positions and token ids."""
         if page is None:
-            return None, ()
+            return ImageFeatures(t.input(0, t.dtype)), ()
         axes = c.decoder.axes
         positions = t.empty((axes + 1 if axes > 1 else 1) * p.tokens, INT64)
         features = self.encode(t, _images(page.global_view, p.B, c), c.vision)
         return features, (positions, t.empty(p.tokens, INT64))
 
     def _model(
-        self, t: Tape, c: NeighbourDimensions, p: Pass, features: ImageFeatures | None
+        self, t: Tape, c: NeighbourDimensions, p: Pass, features: ImageFeatures
     ) -> tuple[Operand, list[LayerCache], Operand | None]:
         """The model without its head: normed features `[B, T, d]`, and the cache by layer.
 
@@ -332,22 +318,22 @@ class Neighbour(Architecture, OcrModel):
         return t.hold((hidden, cache, returned), positions)
 
     def _embedded(
-        self, t: Tape, c: NeighbourDimensions, p: Pass, features: ImageFeatures | None
-    ) -> tuple[Operand, PlacedImages]:
+        self, t: Tape, c: NeighbourDimensions, p: Pass, features: ImageFeatures
+    ) -> tuple[Operand, ImageFeatures]:
         """Embeddings `[B, T, d]`, with tokens of images in their places.
 
         Source: `get_placeholder_mask` and its caller.
         """
         rows, d, ids = c.decoder.vocab_size, c.decoder.hidden_size, t.input(p.tokens, INT64)
         embeds = t.call("language_model.embed_tokens", embedding, ids, rows, d)
-        if features is None:
-            return embeds, PlacedImages()
+        if not features.tokens.n:
+            return embeds, features
         tokens = t.cat(features.tokens) if self.data.joins_images else features.tokens
         masks = [t.map("eq", ids, output=BOOL) for _ in range(1 + self.data.has_videos)]
         _checked_places(t, masks[0], p, has_videos=self.data.has_videos)
         embeds = t.move("masked_scatter", embeds, tokens, masks[0])
         deepstack = tuple(map(t.cat, features.deepstack))
-        return embeds, PlacedImages(tokens, deepstack, tuple(masks))
+        return embeds, ImageFeatures(tokens, deepstack, tuple(masks))
 
     # --- pages, each in one view, whose sides the model's processor chooses
 
@@ -440,9 +426,8 @@ class Neighbour(Architecture, OcrModel):
                 " the analytic engine",
                 arguments=["the analytic engine"],
             )
-        image = PlacedValue(
-            self.image_token, 0, workload.visual_tokens
-        )  # at no other cost elsewhere
+        # The image comes first: no figure depends on where it is.
+        image = PlacedValue(self.image_token, 0, workload.visual_tokens)
         text = int(self.image_token == 0)  # any other id
         prompt = replace(self.generate, fill=text, placed=(image,))
         return made_inputs(prompt, self.inputs(workload), device, dtype, workload)
