@@ -569,8 +569,8 @@ def resized(source, target, d):
 
 def gridded(N=2, heads=2):
     """SAM's attention over N grids of 3 x 3, 8 wide."""
-    c = dataclasses.replace(SAM, width=8, heads=heads)
-    return lambda t: grid_attention(t, features(t, N, 3, 3, 8), N, 3, c, 3)
+    c = dataclasses.replace(SAM, width=8, heads=heads, window=3)
+    return lambda t: grid_attention(t, features(t, N, 3, 3, 8), N, 3, c, False)
 
 
 def projected(**changes):

@@ -12,14 +12,10 @@ from dsocr_analyze.architectures.neighbours.vision import (
     VisionTransformer,
     patch_pixels,
 )
-from dsocr_analyze.architectures.ocr_family.vision import (
-    relative_rows,
-    window_partition,
-    window_unpartition,
-)
+from dsocr_analyze.architectures.ocr_family.vision import relative_rows, sam_layer
 from dsocr_analyze.kernels import Gemm
-from dsocr_analyze.tape import Operand, Tape, ceil_div
-from dsocr_analyze.tape.modules import conv2d, interpolated, layer_norm, linear, mlp
+from dsocr_analyze.tape import Operand, Tape
+from dsocr_analyze.tape.modules import conv2d, interpolated, layer_norm, linear
 
 
 def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
@@ -28,7 +24,10 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     x = t.call("patch_embed", _patch_embed, patch_pixels(t, images, c), N, c)
     x = t.map("add", x, t.weight(g * g * d, "pos_embed"))
     for index in range(c.layers):
-        x = t.again(f"layers.{index}", _layer, x, N, c, is_global=index in c.global_layers)
+        x = t.again(
+            f"layers.{index}", sam_layer, x, N, g, c, _attention, c.mlp_width, c.hidden_act,
+            is_global=index in c.global_layers, norms=("layer_norm1", "layer_norm2"), copies=True,
+        )  # fmt: skip
     return ImageFeatures(t.call("neck", _neck, x, N, c))
 
 
@@ -61,31 +60,12 @@ def _neck(t: Tape, x: Operand, N: int, c: VisionTransformer) -> Operand:
 # --- a layer ---------------------------------------------------------------------------------
 
 
-def _layer(t: Tape, x: Operand, N: int, c: VisionTransformer, *, is_global: bool) -> Operand:
-    """`y = x + attention(norm(x))`, `y + mlp(norm(y))` (`GotOcr2VisionLayer`)."""
-    g, d, f, W = c.side, c.width, c.mlp_width, c.window
-    n, residual = N * g * g, x
-    x = t.call("layer_norm1", layer_norm, x, n, d, channels_first=True)
-    if is_global:
-        x, weights = t.call("attn", _attention, x, N, g, c)
-    else:
-        windows = ceil_div(g, W)
-        x = window_partition(t, x, N, g, windows, W, d, copies=True)
-        x, weights = t.call("attn", _attention, x, N * windows**2, W, c)
-        x = window_unpartition(t, x, N, g, windows, W, d)
-    x = t.map("add", residual, x)
-    normed = t.call("layer_norm2", layer_norm, x, n, d, channels_first=True)
-    names = "lin1", "act", "lin2"
-    output = t.map("add", x, t.call("mlp", mlp, normed, names, (d, f, d), c.hidden_act))
-    return t.hold(output, residual, normed, weights)
-
-
 def _attention(
-    t: Tape, x: Operand, N: int, g: int, c: VisionTransformer
+    t: Tape, x: Operand, N: int, g: int, c: VisionTransformer, _: bool
 ) -> tuple[Operand, Operand]:
     """`softmax(q k^T / sqrt(D) + q R_h + q R_w) v` of N views or windows, and its weights.
 
-    They have g x g tokens.
+    They have g x g tokens, and tables of their own, in windows or not.
     """
     d, H, D, T = c.width, c.heads, c.width // c.heads, g * g
     fused = t.call("qkv", linear, x, N * T, d, 3 * d, bias=True)

@@ -8,7 +8,8 @@ operators and names stand; ViTDet (Li et al. 2022) for the windows; MViTv2 (Li e
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from dsocr_analyze.architectures.ocr_family.dimensions import ProjectorDimensions, SamDimensions
 from dsocr_analyze.kernels import FLOAT32, INT64, Attention, Gemm
@@ -31,7 +32,10 @@ def sam(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
     x = t.call("patch_embed", _patch_embed, pixels, N, R, c)
     x = t.map("add", x, absolute_positions(t, g, c))
     for index in range(c.layers):
-        x = t.again(f"blocks.{index}", _block, x, N, g, c, is_global=index in c.global_attn_indexes)
+        x = t.again(
+            f"blocks.{index}", sam_layer, x, N, g, c, _attention, c.mlp_ratio * c.width,
+            is_global=index in c.global_attn_indexes,
+        )  # fmt: skip
     x = t.call("neck", _neck, x, N, g, c)
     middle, out = c.downsample_channels
     halved = (g - 1) // 2 + 1
@@ -60,31 +64,55 @@ def absolute_positions(t: Tape, g: int, c: SamDimensions) -> Operand:
 # --- a block ---------------------------------------------------------------------------------
 
 
-def _block(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, *, is_global: bool) -> Operand:
-    """`y = x + attention(norm(x))`, `y + mlp(norm(y))`, `[N, g, g, d]` (`Block`)."""
-    n, d = N * g * g, c.width
+def sam_layer(
+    t: Tape,
+    x: Operand,
+    N: Size,
+    g: int,
+    c: Any,
+    attend: Callable[..., tuple[Operand, ...]],
+    mlp_width: Size,
+    act: str = "gelu",
+    *,
+    is_global: bool,
+    norms: tuple[str, str] = ("norm1", "norm2"),
+    copies: bool = False,
+) -> Operand:
+    """`y = x + attention(norm(x))`, `y + mlp(norm(y))` (`Block`).
+
+    Args:
+        t: The tape.
+        x: `[N, g, g, d]`.
+        N: Views.
+        g: Patches per side.
+        c: The encoder's dimensions.
+        attend: Attention over N views or windows of g x g tokens; also returns what outlives it.
+        mlp_width: Features of the MLP.
+        act: Its activation.
+        is_global: Whether views are not cut into windows.
+        norms: Names of both norms.
+        copies: Whether views are padded even by nothing.
+    """
+    n, d, W = N * g * g, c.width, c.window
     shortcut = x
-    x = t.call("norm1", layer_norm, x, n, d, channels_first=True)
+    x = t.call(norms[0], layer_norm, x, n, d, channels_first=True)
     if is_global:
-        x = t.call("attn", _attention, x, N, g, c, c.image_size // c.patch)
+        x, *kept = t.call("attn", attend, x, N, g, c, True)
     else:
-        windows = t.derived("ceil({} / {})", ceil_div, g, c.window)
-        x = window_partition(t, x, N, g, windows, c.window, d)
-        x = t.call("attn", _attention, x, N * windows**2, c.window, c, c.window)
-        x = window_unpartition(t, x, N, g, windows, c.window, d)
+        windows = t.derived("ceil({} / {})", ceil_div, g, W)
+        x = _window_partition(t, x, N, g, windows, W, d, copies=copies)
+        x, *kept = t.call("attn", attend, x, N * windows**2, W, c, False)
+        x = _window_unpartition(t, x, N, g, windows, W, d)
     x = t.map("add", shortcut, x)
-    names, widths = ("lin1", "act", "lin2"), (d, c.mlp_ratio * d, d)  # `MLPBlock`
-    updated = t.map(
-        "add",
-        x,
-        t.call(
-            "mlp", mlp, t.call("norm2", layer_norm, x, n, d, channels_first=True), names, widths
-        ),
-    )
-    return t.hold(updated, shortcut)
+    normed = t.call(norms[1], layer_norm, x, n, d, channels_first=True)
+    output = t.call("mlp", mlp, normed, ("lin1", "act", "lin2"), (d, mlp_width, d), act)
+    if kept:  # in transformers, which also has a name for what is normed
+        kept.append(normed)
+    del normed
+    return t.hold(t.map("add", x, output), shortcut, *kept)
 
 
-def window_partition(
+def _window_partition(
     t: Tape, x: Operand, N: Size, g: int, windows: int, window: int, d: int, *, copies: bool = False
 ) -> Operand:
     """`[N, g, g, d]`, padded with zeros, to `windows^2` windows of each view.
@@ -97,7 +125,7 @@ def window_partition(
     return t.move("clone", x) if windows > 1 else x
 
 
-def window_unpartition(
+def _window_unpartition(
     t: Tape, x: Operand, N: Size, g: int, windows: int, window: int, d: int
 ) -> Operand:
     """Windows to `[N, g, g, d]`, without the padding."""
@@ -111,11 +139,15 @@ def window_unpartition(
 # --- attention with relative positions -------------------------------------------------------
 
 
-def _attention(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, table_side: int) -> Operand:
+def _attention(
+    t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, is_global: bool
+) -> tuple[Operand, ...]:
     """`softmax(q k^T / sqrt(D) + q R_h + q R_w) v` over N views or windows (`Attention`).
 
-    They have g x g tokens; tables of relative positions are made for `table_side`.
+    They have g x g tokens; tables of relative positions are made for the side of the table of
+    positions, or of a window.
     """
+    table_side = c.image_size // c.patch if is_global else c.window
     d, H, D, T = c.width, c.heads, c.width // c.heads, g * g
     fused = t.call("qkv", linear, x, N * T, d, 3 * d, bias=True)
     # Heads go next to the batch: a copy if there are several of both.
@@ -124,9 +156,8 @@ def _attention(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions, table_sid
     bias = t.map("add", rows, columns, n=N * H * T * T)
     shape = Attention(N, H, H, T, T, D, D, masked=True)
     attended = fused_attention(t, "scaled_dot_product_attention", shape, qkv, bias)
-    return t.hold(
-        t.call("proj", linear, attended, N * T, d, d, bias=True), fused, qkv, rows, columns, bias
-    )
+    output = t.call("proj", linear, attended, N * T, d, d, bias=True)
+    return t.hold((output,), fused, qkv, rows, columns, bias)
 
 
 def position_terms(
