@@ -16,7 +16,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
     masked_attention,
     patch_pixels,
     sides_of_images,
-    vision_layer,
+    vision_layers,
 )
 from dsocr_analyze.architectures.ocr_family.attention import rotated
 from dsocr_analyze.kernels import INT64, Attention, Convolution
@@ -37,7 +37,7 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         "patch_positional_embedding", axial_tables, positions, c.head_dim, is_shared=False
     )
     mask = None if t.is_served else _mask(t, images)
-    x = t.call("transformer", _transformer, x, mask, cos, sin, c)
+    x = t.call("transformer", vision_layers, x, cos, sin, mask, c, _LAYER)
     return t.hold(ImageFeatures(x), patches, *expanded)
 
 
@@ -68,15 +68,6 @@ def _mask(t: Tape, images: ImageGrid) -> Operand:
         zero = t.move("scalar_tensor", n=1, dtype=t.dtype)
         t.move("copy", zero, n=images.patches**2, into=mask)
     return mask
-
-
-def _transformer(
-    t: Tape, x: Operand, mask: Operand | None, cos: Operand, sin: Operand, c: VisionTransformer
-) -> Operand:
-    """`PixtralTransformer`."""
-    for index in range(c.layers):
-        x = t.again(f"layers.{index}", vision_layer, x, cos, sin, mask, c, _LAYER)
-    return x
 
 
 def _attention(

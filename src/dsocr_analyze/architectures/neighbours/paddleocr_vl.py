@@ -18,7 +18,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
     resampling,
     rotary_positions,
     sides_of_images,
-    vision_layer,
+    vision_layers,
 )
 from dsocr_analyze.kernels import INT64, Rows
 from dsocr_analyze.tape import Operand, Tape
@@ -73,9 +73,7 @@ def _embeddings(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
 def _encoder(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """`PaddleOCRVisionEncoder`."""
     cos, sin, *held = rotary_positions(t, images, c)
-    for index in range(c.layers):
-        x = t.again(f"layers.{index}", vision_layer, x, cos, sin, images.runs, c, _LAYER)
-    return t.hold(x, *held)
+    return t.hold(vision_layers(t, x, cos, sin, images.runs, c, _LAYER), *held)
 
 
 PADDLEOCR_VL: Final = Neighbour("paddleocr-vl", _visual, _project)

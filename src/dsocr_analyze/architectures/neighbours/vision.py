@@ -531,3 +531,18 @@ def vision_layer(
     else:
         x = t.call(feed, swiglu, x, n, d, f, c.hidden_act, bias=kind.has_biases)
     return t.hold(t.map("add", residual, x), *kept)
+
+
+def vision_layers(
+    t: Tape,
+    x: Operand,
+    cos: Operand,
+    sin: Operand,
+    seen: Runs | Operand | None,
+    c: VisionTransformer,
+    kind: LayerKind,
+) -> Operand:
+    """All layers, of a module that has nothing else; arguments are as of one of them."""
+    for index in range(c.layers):
+        x = t.again(f"layers.{index}", vision_layer, x, cos, sin, seen, c, kind)
+    return x
