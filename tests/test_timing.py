@@ -508,7 +508,9 @@ def steady(clients, times):
 def test_steps_are_read_between_the_numbers_at_which_they_are_priced():
     step = np.array([[1.0, 1, 2, 4, 9], [2.0, 2, 3, 5, 7]])
     times = LoopTimes(0, 1, 0, 0, 1, np.array([0, 1, 2, 3, 7]), step, step, np.array([0, 1]))
-    assert times.as_columns().at(step, np.array([[5.0], [1.5]])).tolist() == [[6.5], [2.5]]
+    times = times.as_columns()
+    [found] = times.at(np.array([[5.0], [1.5]]), times.step)
+    assert found.tolist() == [[6.5], [2.5]]
     assert running_counts(20).tolist() == [*range(9), 10, 11, 13, 16, 19, 23]
 
 

@@ -275,13 +275,15 @@ class LoopTimes(NamedTuple):
     table: Size = 0
     """The loop's table."""
 
-    def at(self, values: Floats, running: Floats) -> Floats:
-        """`step` or `carried` between numbers of sequences, `[n, m]`, of loops `as_columns`."""
+    def at(self, running: Floats, *values: Floats) -> list[Floats]:
+        """`step` or `carried` of `as_columns`, between numbers of sequences: `[n, m]` each."""
         before = self.sequences.searchsorted(running, side="right") - 1
         before = np.minimum(before, len(self.sequences) - 2)
-        low, high = self.sequences[before], self.sequences[before + 1]
-        first, last = values[self.table, before], values[self.table, before + 1]
-        return np.asarray(first + (running - low) / (high - low) * (last - first))
+        low = self.sequences.take(before)
+        share = (running - low) / (self.sequences.take(before + 1) - low)
+        place = self.table * len(self.sequences) + before
+        ends = [(each.take(place), each.take(place + 1)) for each in values]
+        return [first + share * (last - first) for first, last in ends]
 
     def as_columns(self) -> Self:
         """The same, `[n, 1]`, beside which several states of a loop are tried at once."""
@@ -289,7 +291,7 @@ class LoopTimes(NamedTuple):
         changed: dict[str, Any] = {
             name: np.reshape(getattr(self, name), (-1, 1)) for name in of_loops
         }
-        changed |= {name: np.atleast_2d(getattr(self, name)) for name in ("step", "carried")}
+        changed |= {name: np.ravel(getattr(self, name)) for name in ("step", "carried")}
         return self._replace(**changed)
 
 
@@ -324,7 +326,7 @@ def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
     with np.errstate(all="ignore"):  # infinity marks what is impossible
         gpu_seconds = _least_gpu_seconds(clients, times)
         prepared = times.workers / np.asarray(times.prepare)
-        first_step = times.at(times.step, np.ones(clients.shape))
+        [first_step] = times.at(np.ones(clients.shape), times.step)
         alone = times.prepare + times.prefill + times.steps * first_step
         most = np.minimum(clients / alone, np.minimum(prepared, 1 / gpu_seconds))
 
@@ -359,8 +361,8 @@ def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
 def _least_gpu_seconds(clients: Integers, times: LoopTimes) -> Floats:
     """Least GPU seconds per page, over all numbers of sequences running together, `[n, 1]`."""
     sequences = np.minimum(np.maximum(1, times.sequences), clients)
-    least_step = (times.at(times.step, sequences) / sequences).min(axis=1, keepdims=True)
-    carried = times.at(times.carried, sequences - 1)
+    [step], [carried] = times.at(sequences, times.step), times.at(sequences - 1, times.carried)
+    least_step = (step / sequences).min(axis=1, keepdims=True)
     left = np.maximum(0.0, times.steps - times.chunks * (sequences - 1))
     mixed = (times.chunks * carried + left * least_step).min(axis=1, keepdims=True)
     return np.asarray(times.prefill + mixed)
@@ -375,7 +377,7 @@ def _point_at(
     sequences, more of them run at its capacity, and longer. Impossible seconds are infinite.
     """
     beside = part * (clients - 1) * (times.steps > 0)
-    step, carried = times.at(times.step, 1 + beside), times.at(times.carried, 1 + beside)
+    step, carried = times.at(1 + beside, times.step, times.carried)
     # Every prefill pass of another page costs its own time and saves one step per chunk.
     lost = times.prefill + times.chunks * (carried - step)
     others = beside / (times.steps * step + beside * lost)
@@ -385,7 +387,8 @@ def _point_at(
     others = rate * (clients - 1) / clients
     decode = np.where(is_alone, times.steps * step, beside / others)
     # Its own prefill pass also decodes the other running sequences.
-    prefill = times.prefill + times.chunks * times.at(times.carried, beside)
+    [carried] = times.at(beside, times.carried)
+    prefill = times.prefill + times.chunks * carried
     busy = others * prefill
     decoding = np.minimum(1.0, others * decode)
     wait = (busy * prefill / 2 + decoding * (1 - busy) * step / 2) / (1 - busy)
