@@ -498,7 +498,7 @@ def _arrays(sizes: Mapping[str, Sizes]) -> dict[str, Floats]:
 
     arrays = {name: np.asarray(size, dtype=np.float64) for name, size in sizes.items()}
     for name, array in arrays.items():
-        if not (np.isfinite(array).all() and (array >= 1).all()):
+        if not (array.min(initial=1) >= 1 and array.max(initial=1) < np.inf):
             wrong = array[~(array >= 1)]
             shown = float(wrong.flat[0]) if wrong.size else float("inf")
             raise WorkloadError(f"{name} {shown:g} is out of range; give 1 or more")

@@ -182,15 +182,18 @@ def kernel_seconds(
         distinct, alike = [*known.values()], [*map(places.__getitem__, keys)]
     except TypeError:  # arrays are not hashable; such records are few
         distinct, alike = [*kernels], [*range(len(kernels))]
-    shape = (len(distinct), *_shape(distinct))
+    together: dict[Hashable, list[int]] = {}
+    for number, kernel in enumerate(distinct):
+        together.setdefault(_group_of(kernel), []).append(number)
+    groups = [
+        (_Group([*map(distinct.__getitem__, numbers)], device, precision, cold), numbers)
+        for numbers in together.values()
+    ]
+    shape = (len(distinct), *np.broadcast_shapes(*(group.width for group, _ in groups)))
     seconds, moved, compute, memory = np.zeros((4, *shape))
     is_memory = np.zeros(shape, dtype=bool)
     errors: dict[int, KindError] = {}
-    groups: dict[Hashable, list[int]] = {}
-    for number, kernel in enumerate(distinct):
-        groups.setdefault(_group_of(kernel), []).append(number)
-    for numbers in groups.values():
-        group = _Group([*map(distinct.__getitem__, numbers)], device, precision, cold)
+    for group, numbers in groups:
         fitted, error = group.fitted()
         moved[numbers] = group.moved
         seconds[numbers] = fitted
@@ -259,7 +262,7 @@ def strided_elements(kernel: Kernel) -> Size:
 def _shape(kernels: Sequence[Kernel]) -> tuple[int, ...]:
     """Shape to which all sizes broadcast; `()` for integers."""
     sizes = chain.from_iterable(chain(*map(attrgetter("dimensions", "work"), kernels)))
-    return np.broadcast_shapes(*(each.shape for each in sizes if not isinstance(each, int)))
+    return np.broadcast_shapes(*{each.shape for each in sizes if not isinstance(each, int)})
 
 
 # --- kernels that are priced together -------------------------------------------------------
@@ -331,16 +334,18 @@ class _Group:
         self.flops = 2 * macs
 
     def column(self, name: str) -> Floats:
-        """A size or figure, `[kernels, *width]`; of integers `[kernels, 1, ...]`."""
+        """A size or figure of the kernels, `stacked`."""
         sources: Sequence[object] = self.works if hasattr(Work, name) else self.sizes
-        values = [*map(attrgetter(name), sources)]
+        return self.stacked([*map(attrgetter(name), sources)])
+
+    def stacked(self, values: Sequence[Size]) -> Floats:
+        """Values of the kernels, `[kernels, *width]`; integers `[kernels, 1, ...]`."""
         if {*map(type, values)} <= {int, bool}:
             return np.array(values, np.float64).reshape(-1, *[1] * len(self.width))
-        return self.broadcast(values)
-
-    def broadcast(self, values: Iterable[object]) -> Floats:
-        """Values of the kernels, `[kernels, *width]`."""
-        return np.array([*map(partial(np.broadcast_to, shape=self.width), values)], np.float64)
+        found = np.empty((len(values), *self.width))
+        for row, value in zip(found, values, strict=True):
+            row[...] = value
+        return found
 
     def rate(self) -> float:
         """FLOPs per second at the peak of the type in which they multiply."""
@@ -377,7 +382,7 @@ class _Group:
             kind, sizes, dtype, weights_dtype=self.weights, kv_dtype=self.cache, cold=self.is_cold
         )
         if kind == "movement":
-            strided = self.broadcast(map(strided_elements, self.members))
+            strided = self.stacked([*map(strided_elements, self.members)])
             seconds = seconds + STRIDED_PS * 1e-12 * strided
         name = f"{kind}.{self.weights or self.cache or dtype}"
         is_lent = found.extrapolated and found.gpu == device.gpu.name
