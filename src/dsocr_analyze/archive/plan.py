@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from dsocr_analyze.archive.evaluate import Floats, Integers, Workloads, evaluate
+from dsocr_analyze.archive.evaluate import Floats, Integers
 from dsocr_analyze.archive.pages import Pages
 from dsocr_analyze.archive.seconds import (
     METHOD,
@@ -34,7 +34,7 @@ from dsocr_analyze.timing import (
 )
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths, workers_needed
 from dsocr_analyze.timing.kernel_seconds import Duration
-from dsocr_analyze.timing.page_times import PageTimer, PageTimes
+from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes
 from dsocr_analyze.timing.predict import KNEE, bottleneck, knee, most_within
 from dsocr_analyze.workload import beyond_positions
 
@@ -83,15 +83,12 @@ class PlannedPages:
     """n different pages of one mode.
 
     Attributes:
-        sizes: Width and height of one such page in pixels, `[2, n]`.
+        pages: The pages.
         counts: How many there are of each, `[n]`.
-        prepare: CPU seconds of each, `[n]`.
     """
 
-    workloads: Workloads
-    sizes: Integers
+    pages: ManyPages
     counts: Floats
-    prepare: Floats
 
     @classmethod
     def from_batches(
@@ -114,7 +111,11 @@ class PlannedPages:
             if len(pages)
         )
         for workloads, (counts, seconds) in distinct_workloads(amounts, at_once=True):
-            return cls(workloads, preparation.sizes(workloads), counts, seconds / counts)
+            pages = many_pages(
+                model.architecture, setting.mode, workloads, preparation.sizes(workloads),
+                seconds / counts,
+            )  # fmt: skip
+            return cls(pages, counts)
         raise WorkloadError("there are no pages to plan for; give some")
 
     def numbering(self, pages: int | None) -> Self:
@@ -123,14 +124,11 @@ class PlannedPages:
             return self
         return replace(self, counts=self.counts * (pages / self.counts.sum()))
 
-    def position_notes(
-        self, model: CountedModel, setting: Setting, job: Assumptions
-    ) -> Iterator[str]:
+    def position_notes(self, model: CountedModel, job: Assumptions) -> Iterator[str]:
         """How many pages exceed the positions that the decoder was trained for, if any do."""
         trained = model.dimensions.decoder.max_position_embeddings
         share = cache(lambda prompt, most: job.lengths(most).share_above(trained + 1 - prompt))
-        prompts = evaluate(model, setting, self.workloads).seq_len
-        columns = np.broadcast_arrays(prompts, self.workloads.max_new_tokens, self.counts)
+        columns = self.pages.prompt_tokens, self.pages.max_new_tokens, self.counts
         pages = zip(*(each.tolist() for each in columns), strict=True)
         if beyond := round(sum(count * share(prompt, most) for prompt, most, count in pages)):
             yield beyond_positions(beyond, f"{round(self.counts.sum()):,} pages", trained)
@@ -252,14 +250,12 @@ class PlanDocument(CountOpening, frozen=True, kw_only=True):
 class _Curve:
     """The pages on a GPU of some CPU workers, at any numbers of pages at once."""
 
-    def __init__(self, timer: PageTimer, setting: Setting, planned: PlannedPages) -> None:
-        self.timer, self.job, self.counts = timer, timer.assumptions, planned.counts
-        self._pages = many_pages(
-            timer, setting.mode, planned.workloads, planned.sizes, planned.prepare
-        )
+    def __init__(self, timer: PageTimer, planned: PlannedPages) -> None:
+        self.timer, self.job = timer, timer.assumptions
+        self.pages, self.counts = planned.pages, planned.counts
 
     def times(self, counts: Integers) -> PageTimes:
-        return self.timer.times(self._pages.at_once(counts))
+        return self.timer.times(self.pages.at_once(counts))
 
     def sums(self, counts: Integers) -> LoadSums[Floats]:
         return summed(self.times(counts), self.counts)
@@ -340,12 +336,12 @@ def _plan_gpu(
         DeviceError: No times are known for a data type.
     """
     timed = timed_model(model, setting, device)
-    curve = _Curve(PageTimer(timed, job), setting, planned)
+    curve = _Curve(PageTimer(timed, job), planned)
     most = curve.fitting
     if job.plans_workers:
         sums = summed(curve.largest, planned.counts)
         workers = workers_needed(float(sums.cpu_seconds[0]), float(sums.least_seconds[0]))
-        curve = _Curve(curve.timer.with_workers(workers), setting, planned)
+        curve = _Curve(curve.timer.with_workers(workers), planned)
     numbers: dict[PointName, int] = {}
     if at_once := min(most, math.ceil(planned.counts.sum())):
         numbers = {"alone": 1, "knee": knee(curve.pages_per_second, at_once)}
@@ -360,7 +356,7 @@ def _plan_gpu(
     repetition = None
     if goals.lengths_without_repetition is not None and taken in points:
         ending = replace(curve.job, lengths=goals.lengths_without_repetition)
-        without = _Curve(PageTimer(timed, ending), setting, planned)
+        without = _Curve(PageTimer(timed, ending), planned)
         repetition = _repetition(curve, without, points[taken])
     return GpuPlan(
         gpu=device.gpu.name,
@@ -452,6 +448,6 @@ def plan_document(
         ),
         notes=(
             *requested.notes(model.architecture, [setting.mode]),
-            *planned.position_notes(model, setting, requested.job),
+            *planned.position_notes(model, requested.job),
         ),
     )

@@ -87,7 +87,8 @@ class TimeRequested:
         Batch sizes are pages in flight; sizes of pages are in pixels, `[2, n]`.
         """
         prepare = self.job.prepare_seconds_of_pages(timer.model.architecture, mode, *sizes)
-        times = timer.times(many_pages(timer, mode, workloads, sizes, prepare))
+        pages = many_pages(timer.model.architecture, mode, workloads, sizes, prepare)
+        times = timer.times(pages)
         seconds = {
             "ttft_seconds": times.ttft_seconds,
             "tpot_seconds": times.tpot_seconds,
@@ -114,14 +115,14 @@ def timed_model(model: CountedModel, setting: Setting, profile: Device) -> Timed
 
 
 def many_pages(
-    timer: PageTimer, mode: Mode, workloads: Workloads, sizes: Integers, prepare: Floats
+    architecture: Architecture, mode: Mode, workloads: Workloads, sizes: Integers, prepare: Floats
 ) -> ManyPages:
     """Pages of one mode, any of each grid; CPU seconds are `[n]`."""
     codes = workloads.grids * mode.follows_pages
     _, first, kind = np.unique(codes, return_index=True, return_inverse=True)
     kinds = [
         PageRequest(
-            architecture=timer.model.architecture, page=(width, height), base_size=mode.base_size,
+            architecture=architecture, page=(width, height), base_size=mode.base_size,
             image_size=mode.image_size, crop_mode=mode.crop_mode, text_tokens=1,
         ).workload_of_page
         for width, height in sizes[:, first].T.tolist()
@@ -255,7 +256,8 @@ class ArchiveTimer:
         for timed in self._timed:
             mode = timed.setting.mode
             prepare = amounts[modes.index(mode)] / pages
-            times = timed.timer.times(many_pages(timed.timer, mode, workloads, sizes, prepare))
+            listed = many_pages(self._model.architecture, mode, workloads, sizes, prepare)
+            times = timed.timer.times(listed)
             timed.sums += np.ravel(summed(times, pages))
             timed.work = timed.work.plus(times.work(pages))
 

@@ -77,6 +77,12 @@ class ManyPages:
     def __len__(self) -> int:
         return len(self.kind)
 
+    @property
+    def prompt_tokens(self) -> Integers:
+        """Tokens of each prompt."""
+        visual: Integers = np.array([each.visual_tokens for each in self.kinds])
+        return np.asarray(visual[self.kind] + self.text_tokens)
+
     def workload(self, row: int) -> PageWorkload:
         """The workload of one page."""
         return replace(
@@ -242,14 +248,13 @@ class _ServedTimes(PageTimes):
     def __init__(self, timer: PageTimer, pages: ManyPages, served: ServedModel) -> None:
         super().__init__(timer, pages)
         self._served, prefill = served, np.zeros(len(pages))
-        sizes = np.zeros((4, len(pages)), np.int64)
-        self._prompt, self._fixed_bytes, self.kv_tokens, self.fitting = sizes
+        self._prompt, sizes = pages.prompt_tokens, np.zeros((3, len(pages)), np.int64)
+        self._fixed_bytes, self.kv_tokens, self.fitting = sizes
         self._passes: list[tuple[Integers, Integers, Mapping[str, Duration]]] = []
         for number in np.flatnonzero(np.bincount(pages.kind)).tolist():
             kind, rows = pages.kinds[number], np.flatnonzero(pages.kind == number)
             distinct, place = np.unique(pages.text_tokens[rows], return_inverse=True)
             is_single = len(pages.kinds) == len(distinct) == 1
-            self._prompt[rows] = (kind.visual_tokens + distinct)[place]
             stages, fixed = served.prompts(kind, distinct, is_single=is_single)
             seconds = total_duration(stages.values()).seconds
             prefill[rows] = np.broadcast_to(seconds, len(distinct))[place]
