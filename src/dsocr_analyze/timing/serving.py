@@ -342,20 +342,26 @@ def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
         feeds, is_fast = is_possible(knots)
         holds = np.logical_and.accumulate(feeds, axis=1) & is_fast
         last = (holds * np.arange(1, 1 + knots.shape[1])).max(axis=1, keepdims=True, initial=0)
-        bounds = np.pad(knots, ((0, 0), (1, 1)), constant_values=(_FEWEST, 1.0))
-        low, high = (np.take_along_axis(bounds, last + more, axis=1) for more in (0, 1))
+        fewest, ones = np.full(clients.shape, _FEWEST), np.ones(clients.shape)
+        low, high = _pair_at(last, np.concatenate([fewest, knots, ones], axis=1))
         at_once = 4 if len(clients) <= _FEW_LOOPS else 1
         shares = np.arange(2**at_once + 1) / 2**at_once
         for _ in range(_HALVINGS // at_once):
             tried = low * (high / low) ** shares
             holds = np.logical_and(*is_possible(tried[:, 1:-1]))
             last = np.logical_and.accumulate(holds, axis=1).sum(axis=1, keepdims=True)
-            low, high = (np.take_along_axis(tried, last + more, axis=1) for more in (0, 1))
+            low, high = _pair_at(last, tried)
         part = np.where(clients == 1, 1.0, low)
         found = _point_at(part, most, gpu_seconds, clients, times)
     # Before its first token, a page waits at whichever of the CPU and the GPU is saturated.
     found = found._replace(first_token=clients / found.pages_per_second - found.decode)
     return LoopPoint(*(column[:, 0] for column in found))
+
+
+def _pair_at(index: Integers, rows: Floats) -> tuple[Floats, Floats]:
+    """Each row's value at an index and the next one, `[n, 1]`."""
+    numbers = np.arange(len(rows))[:, None]
+    return rows[numbers, index], rows[numbers, index + 1]
 
 
 def _least_gpu_seconds(clients: Integers, times: LoopTimes) -> Floats:
