@@ -164,6 +164,7 @@ TASKS: Final = {
         "time h100 --new-tokens-from lengths.csv",
     "How many GPUs for 2 million pages in 24 hours, and how much money?":
         "plan --pages 2M --deadline 24h --price 2.5 --gpu h100",
+    "... on the GPU that takes the fewest hours?": "plan --pages 2M --deadline 24h --price 2.5",
     "... if the first token must come within 2 seconds?":
         "plan --pages 2M --deadline 24h --first-token 2s --gpu h100,l40s",
     "... for a mix of pages?":
