@@ -3,32 +3,43 @@
 Source: `GotOcr2VisionEncoder`, `GotOcr2MultiModalProjector` and their parts of transformers 5.23.
 """
 
+from functools import partial
 from typing import Final
 
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
-    CHANNELS,
     ImageGrid,
     VisionTransformer,
     patch_pixels,
 )
-from dsocr_analyze.architectures.ocr_family.vision import relative_rows, sam_layer
+from dsocr_analyze.architectures.ocr_family.vision import (
+    neck,
+    patch_embed,
+    relative_rows,
+    sam_layer,
+)
 from dsocr_analyze.kernels import Gemm
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import conv2d, interpolated, layer_norm, linear
+
+_NECK: Final = "conv1", "layer_norm1", "conv2", "layer_norm2"
+"""Names in `GotOcr2VisionNeck`."""
 
 
 def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """N views, `[N, 3, R, R] -> [N, C, g, g]` (`GotOcr2VisionEncoder`)."""
     N, g, d = images.count, c.side, c.width
-    x = t.call("patch_embed", _patch_embed, patch_pixels(t, images, c), N, c)
+    pixels, side = patch_pixels(t, images, c), g * c.patch_size
+    x = t.call("patch_embed", patch_embed, pixels, N, side, d, c.patch_size, "projection")
     x = t.map("add", x, t.weight(g * g * d, "pos_embed"))
     for index in range(c.layers):
         x = t.again(
             f"layers.{index}", sam_layer, x, N, g, c, _attention, c.mlp_width, c.hidden_act,
             is_global=index in c.global_layers, norms=("layer_norm1", "layer_norm2"), copies=True,
         )  # fmt: skip
-    return ImageFeatures(t.call("neck", _neck, x, N, c))
+    # Of what the first norm copies, the second convolution keeps the layout.
+    norms = partial(layer_norm, channels_first=True), layer_norm
+    return ImageFeatures(t.call("neck", neck, x, N, g, d, c.channels, _NECK, norms))
 
 
 def _project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
@@ -37,24 +48,6 @@ def _project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Op
     x = t.call("conv_upsampler1", conv2d, x, N, g, C, 2 * C, 3, stride=2, padding=1)
     x = t.call("conv_upsampler2", conv2d, x, N, g // 2, 2 * C, d, 3, stride=2, padding=1)
     return t.call("multimodal_projector", linear, x, x.n // d, d, d, bias=True)
-
-
-def _patch_embed(t: Tape, pixels: Operand, N: int, c: VisionTransformer) -> Operand:
-    """`[N, 3, R, R] -> [N, g, g, d]`, stored channel by channel."""
-    sizes = N, c.side * c.patch_size, CHANNELS, c.width, c.patch_size
-    return t.call("projection", conv2d, pixels, *sizes, stride=c.patch_size, bias=True)
-
-
-def _neck(t: Tape, x: Operand, N: int, c: VisionTransformer) -> Operand:
-    """`[N, g, g, d] -> [N, C, g, g]`, stored position by position (`GotOcr2VisionNeck`).
-
-    Of what the first norm has copied, the second convolution keeps the layout.
-    """
-    g, C = c.side, c.channels
-    x = t.call("conv1", conv2d, x, N, g, c.width, C, 1)
-    x = t.call("layer_norm1", layer_norm, x, N * g * g, C, channels_first=True)
-    x = t.call("conv2", conv2d, x, N, g, C, C, 3, padding=1)
-    return t.call("layer_norm2", layer_norm, x, N * g * g, C)
 
 
 # --- a layer ---------------------------------------------------------------------------------

@@ -29,14 +29,14 @@ from dsocr_analyze.tape.modules import (
 def sam(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
     """N views of R pixels per side, `[N, 3, R, R] -> [N, C, q, q]` (`ImageEncoderViT`)."""
     g = R // c.patch
-    x = t.call("patch_embed", _patch_embed, pixels, N, R, c)
+    x = t.call("patch_embed", patch_embed, pixels, N, R, c.width, c.patch)
     x = t.map("add", x, absolute_positions(t, g, c))
     for index in range(c.layers):
         x = t.again(
             f"blocks.{index}", sam_layer, x, N, g, c, _attention, c.mlp_ratio * c.width,
             is_global=index in c.global_attn_indexes,
         )  # fmt: skip
-    x = t.call("neck", _neck, x, N, g, c)
+    x = t.call("neck", neck, x, N, g, c.width, c.neck, tuple("0123"), (_layer_norm_2d,) * 2)
     middle, out = c.downsample_channels
     halved = (g - 1) // 2 + 1
     x2 = t.call("net_2", conv2d, x, N, g, c.neck, middle, 3, stride=2, padding=1)
@@ -46,9 +46,11 @@ def sam(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
     return t.hold(x3, x, x2)
 
 
-def _patch_embed(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
+def patch_embed(
+    t: Tape, pixels: Operand, N: Size, R: int, d: Size, patch: int, name: str = "proj"
+) -> Operand:
     """`[N, 3, R, R] -> [N, g, g, d]` (`PatchEmbed`), stored channel by channel."""
-    return t.call("proj", conv2d, pixels, N, R, 3, c.width, c.patch, stride=c.patch, bias=True)
+    return t.call(name, conv2d, pixels, N, R, 3, d, patch, stride=patch, bias=True)
 
 
 def absolute_positions(t: Tape, g: int, c: SamDimensions) -> Operand:
@@ -209,12 +211,21 @@ def relative_rows(t: Tape, table: Operand, g: int, D: int) -> Operand:
 # --- neck ------------------------------------------------------------------------------------
 
 
-def _neck(t: Tape, x: Operand, N: Size, g: int, c: SamDimensions) -> Operand:
-    """`[N, d, g, g] -> [N, neck, g, g]`."""
-    x = t.call("0", conv2d, x, N, g, c.width, c.neck, 1)
-    x = t.call("1", _layer_norm_2d, x, N * g * g, c.neck)
-    x = t.call("2", conv2d, x, N, g, c.neck, c.neck, 3, padding=1)
-    return t.call("3", _layer_norm_2d, x, N * g * g, c.neck)
+def neck(
+    t: Tape,
+    x: Operand,
+    N: Size,
+    g: int,
+    d: Size,
+    channels: Size,
+    names: Sequence[str],
+    norms: Sequence[Callable[[Tape, Operand, Size, Any], Operand]],
+) -> Operand:
+    """`[N, d, g, g] -> [N, channels, g, g]` by convolutions; `names` of each, and of its norm."""
+    x = t.call(names[0], conv2d, x, N, g, d, channels, 1)
+    x = t.call(names[1], norms[0], x, N * g * g, channels)
+    x = t.call(names[2], conv2d, x, N, g, channels, channels, 3, padding=1)
+    return t.call(names[3], norms[1], x, N * g * g, channels)
 
 
 def _layer_norm_2d(t: Tape, x: Operand, pixels: Size, channels: int) -> Operand:
