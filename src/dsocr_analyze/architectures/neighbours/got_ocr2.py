@@ -15,12 +15,12 @@ from dsocr_analyze.architectures.neighbours.vision import (
 from dsocr_analyze.architectures.ocr_family.vision import (
     neck,
     patch_embed,
-    relative_rows,
+    position_terms,
     sam_layer,
 )
 from dsocr_analyze.kernels import Gemm
 from dsocr_analyze.tape import Operand, Tape
-from dsocr_analyze.tape.modules import conv2d, interpolated, layer_norm, linear
+from dsocr_analyze.tape.modules import conv2d, layer_norm, linear
 
 _NECK: Final = "conv1", "layer_norm1", "conv2", "layer_norm2"
 """Names in `GotOcr2VisionNeck`."""
@@ -66,7 +66,7 @@ def _attention(
     qkv = t.move("clone", fused) if H > 1 and N > 1 else fused
     q, k, v = (t.view(qkv, N * T * d) for _ in range(3))
     weights = t.product("matmul", Gemm(N * H, T, T, D), t.map("mul", q), k)
-    terms = _position_terms(t, q, N, g, c)
+    (terms,) = position_terms(t, q, N, g, c, 2 * g - 1, of_transformers=True)
     terms = t.move("clone", terms) if H > 1 or N > 1 else terms
     weights = t.map("add", weights, terms)
     weights = t.cast(t.softmax(weights, N * H * T, T), t.dtype)
@@ -75,24 +75,6 @@ def _attention(
         heads = t.move("clone", heads)
     output = t.call("proj", linear, heads, N * T, d, d, bias=True)
     return t.hold((output, weights), fused, qkv, terms)
-
-
-def _position_terms(t: Tape, q: Operand, N: int, g: int, c: VisionTransformer) -> Operand:
-    """`q R_h + q R_w`, query by query (`get_decomposed_rel_pos`)."""
-    H, D = c.heads, c.width // c.heads
-    Rh, Rw = (_relative_positions(t, f"rel_pos_{side}", g, D) for side in "hw")
-    product = Gemm(g, N * g * H, g, D)
-    is_many, is_strided = H > 1 or N > 1, H > 1 and not N > 1
-    rows = t.product("einsum", product, t.move("clone", q) if is_many else q, Rh)
-    columns = t.product("einsum", product, t.move("clone", q) if is_strided else q, Rw)
-    return t.hold(t.map("add", rows, columns, n=N * H * g**4), Rh, Rw)
-
-
-def _relative_positions(t: Tape, name: str, g: int, D: int) -> Operand:
-    """`relative_rows` of a table that is resampled even to its own size (`get_rel_pos`)."""
-    n = (2 * g - 1) * D
-    table = interpolated(t, "upsample_linear1d", t.weight(n, name), n, 4 * n)  # 2 taps of 2 FLOPs
-    return relative_rows(t, table, g, D)
 
 
 GOT_OCR2: Final = Neighbour("got-ocr2", _visual, _project)

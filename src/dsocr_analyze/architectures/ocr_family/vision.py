@@ -163,39 +163,43 @@ def _attention(
 
 
 def position_terms(
-    t: Tape, q: Operand, N: Size, g: int, c: SamDimensions, length: int
-) -> tuple[Operand, Operand]:
+    t: Tape, q: Operand, N: Size, g: int, c: Any, length: int, *, of_transformers: bool = False
+) -> tuple[Operand, ...]:
     """`q R_h` and `q R_w`, `[N, H, g g, g]` each (`add_decomposed_rel_pos`).
 
     A product copies the queries, for columns only if the heads are not next to the batch. Both are
-    copied to the layout of the scores.
+    copied to the layout of the scores, or added (`get_decomposed_rel_pos` of transformers).
     """
     H, D = c.heads, c.width // c.heads
     is_many, is_strided = H > 1 or N > 1, H > 1 and not N > 1
-    Rh = _relative_positions(t, "rel_pos_h", length, g, D)
-    Rw = _relative_positions(t, "rel_pos_w", length, g, D)
+    Rh, Rw = (
+        _relative_positions(t, f"rel_pos_{side}", length, g, D, of_transformers=of_transformers)
+        for side in "hw"
+    )
     product = Gemm(g, N * g * H, g, D)
     rows = t.product("einsum", product, t.move("clone", q) if is_many else q, Rh)
     columns = t.product("einsum", product, t.move("clone", q) if is_strided else q, Rw)
+    if of_transformers:
+        return t.hold((t.map("add", rows, columns, n=N * H * g**4),), Rh, Rw)
     if is_many:
         rows = t.move("clone", rows)
     columns = t.move("clone", columns)
     return t.hold((rows, columns), Rh, Rw)
 
 
-def _relative_positions(t: Tape, name: str, length: int, g: int, D: int) -> Operand:
-    """`relative_rows` of a table of `length` rows, resampled if need be (`get_rel_pos`)."""
+def _relative_positions(
+    t: Tape, name: str, length: int, g: int, D: int, *, of_transformers: bool = False
+) -> Operand:
+    """`R[i, j] = table[i - j + g - 1]`, `[g, g, D]`, of a table of `length` rows (`get_rel_pos`).
+
+    It is resampled in fp32 if need be, or in transformers always in its own type.
+    """
     table: Operand = t.weight(length * D, name)
-    if length != 2 * g - 1:
-        columns = t.cast(table, FLOAT32)
+    if of_transformers or length != 2 * g - 1:
+        columns = table if of_transformers else t.cast(table, FLOAT32)
         n = (2 * g - 1) * D
         table = interpolated(t, "upsample_linear1d", columns, n, 4 * n)  # 2 taps of 2 FLOPs
         t.hold(columns)
-    return relative_rows(t, table, g, D)
-
-
-def relative_rows(t: Tape, table: Operand, g: int, D: int) -> Operand:
-    """`R[i, j] = table[i - j + g - 1]`, `[g, g, D]`."""
     queries = t.map("mul", t.move("arange", n=g, dtype=INT64), output=FLOAT32)
     keys = t.map("mul", t.move("arange", n=g, dtype=INT64), output=FLOAT32)
     distance = t.map("add", t.map("sub", queries, keys, n=g * g))
