@@ -56,10 +56,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     height: Count | None = None
 
     def __str__(self) -> str:
-        side = f"{self.resolution}\u00b2"
-        if self.height is not None:
-            side = f"{self.resolution} x {self.height}"
-        return f"{self.count} x {side}"
+        side = "\u00b2" if self.height is None else f" x {self.height}"
+        return f"{self.count} x {self.resolution}{side}"
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
