@@ -307,12 +307,12 @@ def _values_kept(
         if isinstance(each, torch.nn.Embedding | torch.nn.EmbeddingBag) and each.max_norm
     ]
     datas = [each.data for each in (*buffers, *limited) if not each.is_meta]
-    kept = [(data, data.clone()) for data in datas]
+    values = [each.clone() for each in datas]
     try:
         yield
     finally:
-        for data, value in kept:
-            data.copy_(value)
+        if datas:
+            torch._foreach_copy_(datas, values)
 
 
 @contextlib.contextmanager

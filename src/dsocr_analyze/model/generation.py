@@ -419,7 +419,7 @@ def _restorer(modules: Iterable[torch.nn.Module]) -> Callable[[], None]:
         if not isinstance(module, torch.jit.ScriptModule):  # only its own code changes anything
             # transformers 5 adds hooks to the layers whose outputs a pass asks for.
             tables += vars(module), module._buffers, module._forward_hooks
-    contents = [table.copy() if table else {} for table in tables]
+    contents = [table.copy() if table else () for table in tables]
 
     def restore() -> None:
         for table, content in zip(tables, contents, strict=True):

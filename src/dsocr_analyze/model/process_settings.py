@@ -362,6 +362,10 @@ class _StandIn(ModuleType):
         return importlib.import_module(self.__name__)
 
 
+_stand_in_for: Final = functools.cache(_StandIn)
+"""One for each module: they refer to themselves, and would be garbage after every run."""
+
+
 def _numbers(value: Any) -> Any:
     """A whole number, or a list for a tuple or list of them; None if one is a symbol."""
     if isinstance(value, tuple | list):
@@ -452,7 +456,7 @@ def without_unused_imports() -> Iterator[None]:
         stand_ins = list[_StandIn]()  # for those that are installed and not imported yet
         for name in _ANSWERS:
             if name not in sys.modules and _is_installed(name.partition(".")[0]):
-                stand_ins.append(_StandIn(name))
+                stand_ins.append(_stand_in_for(name))
 
         def give_way() -> None:
             if finder in sys.meta_path:
@@ -461,8 +465,8 @@ def without_unused_imports() -> Iterator[None]:
                 if sys.modules.get(stand_in.__name__) is stand_in:
                     del sys.modules[stand_in.__name__]
                 # Forget the guard: the real compiler can guard these functions later.
-                for function in stand_in.unguarded:
-                    vars(function).pop(_GUARD, None)
+                while stand_in.unguarded:
+                    vars(stand_in.unguarded.pop()).pop(_GUARD, None)
 
         with undone(give_way):
             for stand_in in stand_ins:

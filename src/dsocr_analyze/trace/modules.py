@@ -40,8 +40,7 @@ class RunningModules:
 
     def __init__(self, paths: Mapping[torch.nn.Module, list[str]]) -> None:
         self.paths = paths
-        self._forwards: list[tuple[dict[str, Any], Function | None]] = []
-        """Attributes of each module that is followed, and the forward among them."""
+        self._followed: list[_Followed] = []
         self._hooks: list[RemovableHandle] = []
         self.stack: list[_Frame] = []
         """The modules whose forward is running; empty in code around the model."""
@@ -87,8 +86,9 @@ class RunningModules:
                     # hooks that are registered by name; its __call__ runs them.
                     kind, is_customized = torch.nn.Module, True
                 else:
-                    self._forwards.append((own, own.get("forward")))
-                    own["forward"] = _Followed(self, run, module, module.forward)
+                    followed = _Followed(self, run, module, module.forward, "forward" in own)
+                    self._followed.append(followed)
+                    own["forward"] = followed
                 if is_customized:
                     self.customized.update(*map(ancestors, paths))
                 if is_customized or hooks_all:
@@ -99,14 +99,15 @@ class RunningModules:
 
     def _detach(self) -> None:
         """Removes and forgets all hooks and wrappers."""
-        for own, forward in self._forwards:
-            if forward is None:
-                own.pop("forward", None)
+        for followed in self._followed:
+            own = vars(followed.module)
+            if followed.is_own:
+                own["forward"] = followed.__wrapped__
             else:
-                own["forward"] = forward
+                own.pop("forward", None)
         for handle in self._hooks:
             handle.remove()
-        self._forwards.clear()
+        self._followed.clear()
         self._hooks.clear()
         self.stack.clear()
 
@@ -170,6 +171,8 @@ class _Followed:
     module: torch.nn.Module
     __wrapped__: Function
     """The forward, whose signature `generate` reads."""
+    is_own: bool
+    """Whether the module has it, and not its class."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Value:
         return self.modules.called(self, args, kwargs)

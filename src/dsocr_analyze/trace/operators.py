@@ -320,9 +320,9 @@ def refuse_uncountable(where: str, values: Arguments) -> None:
     `where` says whose they are.
     """
     for value in values:
-        if isinstance(value, SEQUENCES):
-            refuse_uncountable(where, value)
         if not isinstance(value, torch.Tensor):
+            if isinstance(value, SEQUENCES):
+                refuse_uncountable(where, value)
             continue
         kind, refused = type(value), ""
         own_dispatch = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__

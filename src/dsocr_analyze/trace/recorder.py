@@ -280,13 +280,13 @@ class Recorder:
     def _add(self, effect: Effect, output: Any) -> None:
         """Adds what a call, which has run, adds to the record."""
         trace, path, memory = self.trace, self._modules.path, self._memory
-        self._note_alive(memory.nbytes + effect.peak_bytes, path, "")
         trace.kernels += effect.kernels_of(path)
         for name, calls in effect.free:
             trace.free[name] += calls
         for name, calls in effect.unknown:
             trace.unknown[name] += calls
-        if effect.made:
+        if effect.peak_bytes:
+            self._note_alive(memory.nbytes + effect.peak_bytes, path, "")
             returned = [*tensors_in([output])]
             for index, nbytes in effect.made:
                 memory.watch(returned[index].untyped_storage(), nbytes)
