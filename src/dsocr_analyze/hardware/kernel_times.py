@@ -5,8 +5,7 @@ The record of its coefficients chooses a kind's formula. Sizes are arrays that b
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -46,11 +45,18 @@ def formula_seconds(
     """
     largest = max(map(np.asarray, size.values()), key=np.size)
     if largest.size > _AT_A_TIME:
-        axis = int(np.argmax(largest.shape)) - largest.ndim
-        blocks = _blocks(size, largest, axis)
-        return np.concatenate(
-            [formula_seconds(c, block, machine, element_bytes) for block in blocks], axis
+        length = max(largest.shape)
+        axis = largest.shape.index(length) - largest.ndim
+        halves = (
+            np.array_split(each, 2, axis)
+            if np.shape(each)[axis:][:1] == (length,)
+            else (each, each)
+            for each in size.values()
         )
+        return np.concatenate([
+            formula_seconds(c, dict(zip(size, half, strict=True)), machine, element_bytes)
+            for half in zip(*halves, strict=True)
+        ], axis)  # fmt: skip
     match c:
         case records.GemmCoefficients():
             seconds, flops, moved = _gemm(size, machine, c, element_bytes)
@@ -67,19 +73,6 @@ def formula_seconds(
     least = machine.least_seconds(size.get("flops", flops), size.get("moved", moved))
     longest: Floats = np.maximum(seconds, np.maximum(*least))
     return longest
-
-
-def _blocks(size: Sizes, largest: Floats, axis: int) -> Iterator[Sizes]:
-    """Sizes in parts along the longest axis of the largest of them, counted from the last."""
-    length = largest.shape[axis]
-    number = min(length, math.ceil(largest.size / _AT_A_TIME))
-    parts = (
-        np.array_split(each, number, axis) if np.shape(each)[axis:][:1] == (length,)
-        else [each] * number
-        for each in size.values()
-    )  # fmt: skip
-    for block in zip(*parts, strict=True):
-        yield dict(zip(size, block, strict=True))
 
 
 def _movement(size: Sizes, machine: Machine, c: records.MovementCoefficients) -> Needs:
