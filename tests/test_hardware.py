@@ -373,6 +373,14 @@ def test_many_kernels_take_as_long_as_each_alone(count):
         assert found[some].tolist() == [alone(int(sizes[each])) for each in some]
 
 
+def test_many_kernels_may_be_a_square():
+    keys, batch = np.arange(70 * 70).reshape(70, 70) + 1, np.arange(70) + 1
+    found = H100.attention_seconds(batch, 1, keys, 10, 128, causal=True)
+    alone = [H100.attention_seconds(each, 1, keys[30], 10, 128, causal=True)[each - 1]
+             for each in (1, 40, 70)]  # fmt: skip
+    assert found[30][[0, 39, 69]].tolist() == alone
+
+
 SHARES = ("share_16", "share_64", "share_128", "share_256", "share_more")
 
 

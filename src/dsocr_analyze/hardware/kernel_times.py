@@ -49,7 +49,7 @@ def formula_seconds(
         axis = largest.shape.index(length) - largest.ndim
         halves = (
             np.array_split(each, 2, axis)
-            if np.shape(each)[axis:][:1] == (length,)
+            if np.ndim(each) >= -axis and np.shape(each)[axis] == length
             else (each, each)
             for each in size.values()
         )
