@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from itertools import compress
 from typing import Final, TypeAlias
@@ -60,13 +60,13 @@ class Gpu:
     xe_target: str = ""
     like: str = ""
 
-    @property
+    @cached_property
     def dtypes(self) -> tuple[str, ...]:
         """Data types that its matrix units support."""
         eight = compress(("float8", "int8"), (self.float8_tflops, self.int8_tops))
         return *dict.fromkeys((self.tensor_dtype, "float16")), *eight
 
-    @property
+    @cached_property
     def weight_dtypes(self) -> tuple[str, ...]:
         """Types of stored weights; integers are multiplied in 16 bits."""
         return tuple(dict.fromkeys((*self.dtypes, "int8", "int4")))

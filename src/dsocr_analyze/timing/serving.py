@@ -14,7 +14,7 @@ bisects on their number.
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, Self
@@ -79,7 +79,7 @@ class ServedModel:
         self.token_bytes = elements * self.cache_bits // 8
         self._prompts: dict[tuple[PageWorkload, bytes], tuple[Mapping[str, Duration], Size]] = {}
 
-    @property
+    @cached_property
     def weights_bytes(self) -> int:
         """Bytes of all parameters; quantized ones have a 16-bit scale per 128 weights."""
         dimensions, dtype = self._sizes
