@@ -170,7 +170,7 @@ class Neighbour(Architecture, OcrModel):
         file = resources.files(__package__).joinpath(f"{name.replace('-', '_')}.toml")
         self.data = data = toml.decode(file.read_text(encoding="utf-8"), type=NeighbourData)
         self.name, self.title, self.text_tokens = name, data.title, data.text_tokens
-        self._visual, self._project = visual, project
+        self._forwards = visual, project
         self.model_class = data.transformers_class or data.config["architectures"][0]
         self.config = data.config if config is None else config
         own: Rules = dict.fromkeys(data.used, USED)
@@ -186,9 +186,7 @@ class Neighbour(Architecture, OcrModel):
 
     def of_config(self, config: Config) -> Architecture:
         """The same network in the sizes of another `config.json`."""
-        if config == self.config:
-            return self
-        return Neighbour(self.name, self._visual, self._project, config)
+        return self if config == self.config else Neighbour(self.name, *self._forwards, config)
 
     @cached_property
     def dimensions(self) -> NeighbourDimensions:
@@ -260,11 +258,12 @@ class Neighbour(Architecture, OcrModel):
 
     def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """The vision stages in one call, on a tape without a path."""
-        features = t.call(self.data.vision[0], self._visual, images, c)
-        if self._project is None:
+        visual, project = self._forwards
+        features = t.call(self.data.vision[0], visual, images, c)
+        if project is None:
             return features
         seen = features.tokens
-        tokens = t.call(self.data.vision[1], self._project, seen, images, c)
+        tokens = t.call(self.data.vision[1], project, seen, images, c)
         return ImageFeatures(tokens, kept=(seen,))
 
     # --- forwards
@@ -299,8 +298,8 @@ class Neighbour(Architecture, OcrModel):
         """What is there before the model runs: features of images; positions and token ids."""
         if page is None:
             return ImageFeatures(t.input(0, t.dtype)), ()
-        axes = c.decoder.axes
-        positions = t.empty((axes + 1 if axes > 1 else 1) * p.tokens, INT64)
+        # In the text, and in time, height and width if the decoder tells them apart.
+        positions = t.empty((4 if c.decoder.axes > 1 else 1) * p.tokens, INT64)
         features = self.encode(t, _images(page.global_view, p.B, c), c.vision)
         return features, (positions, t.empty(p.tokens, INT64))
 
@@ -419,10 +418,9 @@ class Neighbour(Architecture, OcrModel):
     ) -> ForwardInputs:
         """Keyword arguments of `generate` for a batch; raises WorkloadError where it fails."""
         if workload.batch_size * workload.visual_tokens < self.data.least_visual_tokens:
-            width, height = workload.page
             raise WorkloadError(
                 f"{self.model_class} of transformers fails on a single visual token, all that a"
-                f" page of {width} x {height} pixels has; give a larger page, or"
+                f" page of {' x '.join(map(str, workload.page))} pixels has; give a larger page, or"
                 " the analytic engine",
                 arguments=["the analytic engine"],
             )

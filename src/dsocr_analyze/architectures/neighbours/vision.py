@@ -395,9 +395,8 @@ def _rotary_attention(
         k = t.call("k_norm", rms_norm, k, n * H, D)
     parts = [v]
     q, k = _turned(t, q, k, cos, sin)
-    total = sum(count for count, _ in runs)
-    ends = t.input(total + 1, INT32)
-    lengths = t.map("sub", t.view(ends, total), t.view(ends, total))
+    ends = t.input(sum(count for count, _ in runs), INT32)
+    lengths = t.map("sub", ends, ends)
     heads: list[Operand] = []
     kept: list[Operand] = []
     for count, length in runs:
