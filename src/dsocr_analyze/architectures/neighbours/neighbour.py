@@ -85,8 +85,6 @@ class ImageFeatures:
 NATIVE: Final = Mode("native", 0, 0, crop_mode=False)
 """The only mode: the processor chooses the sides."""
 
-_DECODERS_TIES: Final = "text_config.tie_word_embeddings"
-
 
 class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A neighbour's data file.
@@ -224,7 +222,9 @@ class Neighbour(Architecture, OcrModel):
         is_flat = data.reads_flat and keys.value("text_config", None) is None
         nested = ConfigKeys({}) if is_flat else keys.section("text_config")
         text = keys if is_flat else nested
-        if _DECODERS_TIES in data.used:  # which a flat file gives only the other keys
+        if (
+            "text_config.tie_word_embeddings" in data.used
+        ):  # which a flat file gives only the other keys
             is_tied |= nested.boolean("tie_word_embeddings", data.is_tied)
         if data.needs_head_dim:
             text.value("head_dim")
@@ -410,8 +410,7 @@ class Neighbour(Architecture, OcrModel):
 
     def view_sizes(self, *sizes: Size) -> tuple[Size, ...]:
         """The grid, the text tokens and the batch: all pages of a batch are encoded at once."""
-        _, _, _, columns, rows, text_tokens, batch = sizes
-        return columns, rows, text_tokens, batch
+        return sizes[3:]
 
     def prefill_inputs(
         self, device: torch.device, dtype: torch.dtype, workload: PageWorkload
