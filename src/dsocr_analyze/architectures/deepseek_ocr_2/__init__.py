@@ -20,7 +20,7 @@ from dsocr_analyze.architectures.config_file import (
     Config,
     ConfigKeys,
 )
-from dsocr_analyze.architectures.ocr_family.attention import rotary_tables, rotated, swiglu
+from dsocr_analyze.architectures.ocr_family.attention import qwen2_layer, rotary_tables, rotated
 from dsocr_analyze.architectures.ocr_family.config_table import (
     PROJECTOR_KEYS,
     SAM_KEYS,
@@ -285,8 +285,9 @@ def _model(
     cache: list[Operand] = []
     for index in range(c.layers):
         hidden_states, *pair = t.again(
-            f"layers.{index}", _layer, hidden_states, N, T, mask, *tables, c
-        )
+            f"layers.{index}", qwen2_layer, hidden_states, N * T, c.width, c.intermediate_size,
+            "silu", _attention, N, T, mask, *tables, c,
+        )  # fmt: skip
         cache += pair
     hidden_states = t.call("norm", rms_norm, hidden_states, N * T, c.width)
     return t.hold((hidden_states, cache), position_ids, mask, *tables)
@@ -335,31 +336,6 @@ def _write_zero(t: Tape, into: Operand, indices: int, places: int) -> None:
 
 
 # --- a layer ---------------------------------------------------------------------------------
-
-
-def _layer(
-    t: Tape,
-    x: Operand,
-    N: Size,
-    T: int,
-    mask: Operand,
-    cos: Operand,
-    sin: Operand,
-    c: EncoderDimensions,
-) -> tuple[Operand, Operand, Operand]:
-    """`h = x + attention(norm(x))`, `h + mlp(norm(h))`; its output, keys and values.
-
-    Source: `Qwen2DecoderLayer`.
-    """
-    n, d = N * T, c.width
-    residual = x
-    x = t.call("input_layernorm", rms_norm, x, n, d)
-    x, key, value = t.call("self_attn", _attention, x, N, T, mask, cos, sin, c)
-    x = t.map("add", residual, x)
-    residual = x
-    x = t.call("post_attention_layernorm", rms_norm, x, n, d)
-    x = t.call("mlp", swiglu, x, n, d, c.intermediate_size)
-    return t.map("add", residual, x), key, value
 
 
 def _attention(

@@ -15,9 +15,9 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     Pass,
     cached,
     eager_attention,
+    qwen2_layer,
     repeat_kv,
     rotated,
-    swiglu,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     LARGEST_VOCABULARY,
@@ -113,7 +113,10 @@ def decoder(
     hidden = layer_outputs = embeds
     cache: list[LayerCache] = []
     for index in range(c.layers):
-        layer_outputs, *kept = t.again(f"layers.{index}", _layer, hidden, mask, cos, sin, p, c)
+        layer_outputs, *kept = t.again(
+            f"layers.{index}", qwen2_layer, hidden, p.tokens, c.hidden_size, c.intermediate_size,
+            c.hidden_act, _attention, mask, cos, sin, p, c, output_norms=c.output_norms,
+        )  # fmt: skip
         cache.append(kept)
         hidden = layer_outputs
         if index < len(deepstack):
@@ -185,42 +188,6 @@ def _joined(t: Tape, table: Operand, n: Size, c: DecoderDimensions) -> Operand:
 
 
 # --- a layer ---------------------------------------------------------------------------------
-
-
-def _layer(
-    t: Tape,
-    x: Operand,
-    mask: Operand | None,
-    cos: Operand,
-    sin: Operand,
-    p: Pass,
-    c: DecoderDimensions,
-) -> tuple[Operand, Operand, Operand]:
-    """`Qwen2DecoderLayer`: features `[B, T, d]`, keys and values."""
-    n, d = p.tokens, c.hidden_size
-    residual = x
-    x = t.call("input_layernorm", rms_norm, x, n, d)
-    x, k, v, weights = t.call("self_attn", _attention, x, mask, cos, sin, p, c)
-    if c.output_norms:
-        x = t.call("post_self_attn_layernorm", rms_norm, x, n, d)
-    residual = x = t.map("add", residual, x)
-    x = t.call("post_attention_layernorm", rms_norm, x, n, d)
-    if c.output_norms:
-        x = t.call("mlp", _joint_swiglu, x, n, c)
-        x = t.call("post_mlp_layernorm", rms_norm, x, n, d)
-    else:
-        x = t.call("mlp", swiglu, x, n, d, c.intermediate_size, c.hidden_act)
-    x = t.map("add", residual, x)
-    return t.hold((x, k, v), weights)
-
-
-def _joint_swiglu(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> Operand:
-    """`swiglu` whose first product yields gate and up (`GlmOcrTextMLP`)."""
-    d, f = c.hidden_size, c.intermediate_size
-    both = t.call("gate_up_proj", linear, x, n, d, 2 * f)
-    half = t.view(both, n * f)
-    hidden = t.map("mul", half, t.call("activation_fn", ACTIVATIONS[c.hidden_act], half))
-    return t.hold(t.call("down_proj", linear, hidden, n, f, d), both)
 
 
 def _attention(

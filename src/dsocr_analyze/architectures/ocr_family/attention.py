@@ -5,13 +5,14 @@ transformers 4.46, which `DeepseekV2MLP` (`modeling_deepseekv2.py`) and `Qwen2ML
 al. 2017, eq. 1; Ainslie et al. 2023 (grouped queries); Dao 2023.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.kernels import BOOL, FLOAT32, INT64, Attention, Gemm
 from dsocr_analyze.tape import Operand, Size, Tape
-from dsocr_analyze.tape.modules import ACTIVATIONS, fused_attention, linear
+from dsocr_analyze.tape.modules import ACTIVATIONS, fused_attention, linear, rms_norm
 
 LayerCache: TypeAlias = list[Operand]
 """What a layer keeps for later steps: keys, values, and tables computed anew."""
@@ -216,6 +217,53 @@ def fused_swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, *, bias: bool =
     gate_up = linear(t, x, n, d, 2 * f, bias=bias, operator="merged_linear")
     gated = t.map("silu_and_mul", gate_up, n=n * f, flops=5, kind="activation")
     return linear(t, gated, n, f, d, bias=bias)
+
+
+def _joint_swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, act: str) -> Operand:
+    """`swiglu` whose first product yields gate and up (`GlmOcrTextMLP`)."""
+    both = t.call("gate_up_proj", linear, x, n, d, 2 * f)
+    half = t.view(both, n * f)
+    hidden = t.map("mul", half, t.call("activation_fn", ACTIVATIONS[act], half))
+    return t.hold(t.call("down_proj", linear, hidden, n, f, d), both)
+
+
+def qwen2_layer(
+    t: Tape,
+    x: Operand,
+    n: Size,
+    d: Size,
+    f: Size,
+    act: str,
+    attend: Callable[..., tuple[Any, ...]],
+    *inputs: Any,
+    output_norms: bool = False,
+) -> tuple[Operand, Operand, Operand]:
+    """`y = x + attention(norm(x))`, `y + mlp(norm(y))`: features, keys and values.
+
+    Source: `Qwen2DecoderLayer`; `GlmOcrTextDecoderLayer`.
+
+    Args:
+        t: The tape.
+        x: `[n, d]`.
+        n: Tokens.
+        d: Width.
+        f: Width of the MLP.
+        act: Its activation.
+        attend: Attention: features, keys, values, and what stays until the layer returns.
+        inputs: Of attention, after features.
+        output_norms: Whether the outputs of attention and MLP are normed, whose products are joint.
+    """
+    residual = x
+    x = t.call("input_layernorm", rms_norm, x, n, d)
+    x, k, v, *held = t.call("self_attn", attend, x, *inputs)
+    if output_norms:
+        x = t.call("post_self_attn_layernorm", rms_norm, x, n, d)
+    residual = x = t.map("add", residual, x)
+    x = t.call("post_attention_layernorm", rms_norm, x, n, d)
+    x = t.call("mlp", _joint_swiglu if output_norms else swiglu, x, n, d, f, act)
+    if output_norms:
+        x = t.call("post_mlp_layernorm", rms_norm, x, n, d)
+    return t.hold((t.map("add", residual, x), k, v), *held)
 
 
 def lm_head(t: Tape, hidden: Operand, rows: Size, c: DecoderDimensions) -> Operand:
