@@ -73,8 +73,7 @@ def traced_model(
             " predicted for models that generate text"
         )
     longest = max((each.lengths(most).longest for each in jobs), default=most)
-    forms: Any = TracedForms(session, replace(prompts, max_new_tokens=longest))
-    served: Any = None
+    eager, served = session, None
     if not all(each.host.is_eager for each in jobs):
         fused = replace(cast("Any", session.architecture), attention="sdpa")
         with suppress(ConfigError):  # of a class that has none
@@ -85,8 +84,8 @@ def traced_model(
             )
         prefill = replace(prompts, batch_size=1, max_new_tokens=1)
         served = TracedServed(TracedForms(session, prefill), prompts.seq_len + longest)
-        forms = replace(forms, served=served)
-    architecture.closed_forms = forms
+    forms = TracedForms(eager, replace(prompts, max_new_tokens=longest), served)
+    architecture.closed_forms = cast("Any", forms)
     page = PageWorkload(
         page=(1, 1), base_size=1, image_size=1, crop_mode=False, grid=(1, 1),
         views=served.inputs if served else (), visual_tokens=0, text_tokens=prompts.seq_len,
