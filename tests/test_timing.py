@@ -1104,6 +1104,19 @@ def test_each_of_many_pages_takes_what_it_takes_alone(host, dimensions, concurre
 
 
 @pytest.mark.parametrize(
+    ("host", "changes"),
+    [(EAGER, {}), (SERVERS["sglang"], {"is_offline": True}),
+     (SERVERS["vllm"], {"corrections": CORRECTIONS})],
+)  # fmt: skip
+def test_what_a_gpu_can_do_is_known_before_loops_are_solved(host, changes):
+    timer = PageTimer(model_of(SMALL, L40S), Assumptions(host, uneven, **changes))
+    given = pages([1, 3])
+    times = timer.times(given)
+    found = [each.tolist() for each in timer.capacity(given)]
+    assert found == [times.fitting.tolist(), times.gpu_seconds.tolist()]
+
+
+@pytest.mark.parametrize(
     ("new_tokens", "factor", "error"),
     # The two differ by 25 % in the first token and by 15 % in the others.
     [(1, (0.4 * 0.5) ** 0.5, 0.25), (100_000, (1.5 * 1.3) ** 0.5, 1.5 / 1.3 - 1)],

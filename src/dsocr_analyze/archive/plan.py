@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -253,12 +253,13 @@ class _Curve:
     def __init__(self, timer: PageTimer, planned: PlannedPages) -> None:
         self.timer, self.job = timer, timer.assumptions
         self.pages, self.counts = planned.pages, planned.counts
+        self._sums = cache(lambda *counts: summed(self.times(np.array(counts)), self.counts))
 
     def times(self, counts: Integers) -> PageTimes:
         return self.timer.times(self.pages.at_once(counts))
 
     def sums(self, counts: Integers) -> LoadSums[Floats]:
-        return summed(self.times(counts), self.counts)
+        return self._sums(*counts.tolist())
 
     def pages_per_second(self, counts: Integers) -> Floats:
         sums = self.sums(counts)
@@ -267,16 +268,6 @@ class _Curve:
     def first_token_seconds(self, counts: Integers) -> Floats:
         sums = self.sums(counts)
         return sums.first_token_seconds / sums.pages
-
-    @cached_property
-    def largest(self) -> PageTimes:
-        """With as many pages as fit."""
-        return self.times(np.array([MOST_CONCURRENCY]))
-
-    @property
-    def fitting(self) -> int:
-        """Most pages of any kind that fit at once; 0 if one does not."""
-        return min(int(self.largest.fitting.min()), MOST_CONCURRENCY)
 
     def points(
         self, counts: Sequence[int], deadline_hours: float | None
@@ -336,12 +327,13 @@ def _plan_gpu(
         DeviceError: No times are known for a data type.
     """
     timed = timed_model(model, setting, device)
-    curve = _Curve(PageTimer(timed, job), planned)
-    most = curve.fitting
+    timer, pages, counts = PageTimer(timed, job), planned.pages, planned.counts
+    fitting, gpu_seconds = timer.capacity(pages.at_once(np.array([MOST_CONCURRENCY])))
+    most = min(int(fitting.min()), MOST_CONCURRENCY)
     if job.plans_workers:
-        sums = summed(curve.largest, planned.counts)
-        workers = workers_needed(float(sums.cpu_seconds[0]), float(sums.least_seconds[0]))
-        curve = _Curve(curve.timer.with_workers(workers), planned)
+        sums = (float((each * counts).sum()) for each in (pages.prepare, gpu_seconds))
+        timer = timer.with_workers(workers_needed(*sums))
+    curve = _Curve(timer, planned)
     numbers: dict[PointName, int] = {}
     if at_once := min(most, math.ceil(planned.counts.sum())):
         numbers = {"alone": 1, "knee": knee(curve.pages_per_second, at_once)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -34,6 +34,7 @@ from dsocr_analyze.timing.serving import (
     ServedModel,
     TimedModel,
     closed_loop,
+    least_gpu_seconds,
     running_counts,
 )
 from dsocr_analyze.workload import PageWorkload
@@ -127,8 +128,19 @@ class PageTimer:
             DeviceError: The GPU lacks a data type.
             WorkloadError: Output lengths do not go with a number of new tokens.
         """
-        served = self._served
-        return _EagerTimes(self, pages) if served is None else _ServedTimes(self, pages, served)
+        if self._served is None:
+            return _EagerTimes(self, pages)
+        times = _ServedTimes(self, pages, self._served)
+        times.solve()
+        return times
+
+    def capacity(self, pages: ManyPages) -> tuple[Integers, Floats]:
+        """`fitting` and `gpu_seconds` of their `times`, sooner; raises what that does."""
+        if self._served is None:
+            times = self.times(pages)
+            return times.fitting, times.gpu_seconds
+        unsolved = _ServedTimes(self, pages, self._served)
+        return unsolved.fitting, unsolved.least_gpu_seconds()
 
 
 def _check_model(model: TimedModel, assumptions: Assumptions) -> None:
@@ -243,11 +255,14 @@ _LOOPS: Final = 2048
 
 
 class _ServedTimes(PageTimes):
-    """Continuous batching: pages join and leave one by one."""
+    """Continuous batching: pages join and leave one by one.
+
+    Seconds and rates are known once loops are solved.
+    """
 
     def __init__(self, timer: PageTimer, pages: ManyPages, served: ServedModel) -> None:
         super().__init__(timer, pages)
-        self._served, prefill = served, np.zeros(len(pages))
+        self._served, self._prefill = served, np.zeros(len(pages))
         self._prompt, sizes = pages.prompt_tokens, np.zeros((3, len(pages)), np.int64)
         self._fixed_bytes, self.kv_tokens, self.fitting = sizes
         self._passes: list[tuple[Integers, Integers, Mapping[str, Duration]]] = []
@@ -257,7 +272,7 @@ class _ServedTimes(PageTimes):
             is_single = len(pages.kinds) == len(distinct) == 1
             stages, fixed = served.prompts(kind, distinct, is_single=is_single)
             seconds = total_duration(stages.values()).seconds
-            prefill[rows] = np.broadcast_to(seconds, len(distinct))[place]
+            self._prefill[rows] = np.broadcast_to(seconds, len(distinct))[place]
             self._fixed_bytes[rows] = np.broadcast_to(fixed, len(distinct))[place]
             self.kv_tokens[rows], self.fitting[rows] = served.capacity(
                 kind, self._fixed_bytes[rows], self._prompt[rows], self.longest[rows],
@@ -266,26 +281,43 @@ class _ServedTimes(PageTimes):
             self._passes.append((rows, place, stages))
         self._page_bytes: Size = served.page_bytes(self._prompt, self.longest)
         self._keys = served.keys(self._prompt, self.running)
-        self._balance(prefill)
 
-    def _balance(self, prefill: Floats) -> None:
-        """The steady state of every page's clients; those that do not fit into memory queue."""
-        pages, assumed, correction = self.pages, self.timer.assumptions, self.timer.correction
+    def _loops(self) -> Iterator[tuple[Integers, Integers, LoopTimes]]:
+        """Rows of pages, their clients, of which those that do not fit queue, and loops."""
+        pages, assumed = self.pages, self.timer.assumptions
         clients = np.maximum(1, np.minimum(pages.concurrency, self.fitting)).astype(np.int64)
         chunks = self._served.chunks(self._prompt) * self._served.server.mixes_prefill
-        point = LoopPoint(*np.zeros((5, len(pages))))
         order, parts = np.argsort(self._keys, kind="stable"), 1 + len(pages) // _LOOPS
         for rows in np.array_split(order, parts):
             keys, table = np.unique(self._keys[rows], return_inverse=True)
             sequences = running_counts(int(clients[rows].max(initial=1)))
-            times = LoopTimes(
-                0.0 if assumed.is_offline else pages.prepare[rows], assumed.workers, prefill[rows],
-                chunks[rows], self.steps[rows], sequences,
+            yield rows, clients[rows], LoopTimes(
+                0.0 if assumed.is_offline else pages.prepare[rows], assumed.workers,
+                self._prefill[rows], chunks[rows], self.steps[rows], sequences,
                 *self._served.steps(keys, sequences), table,
             )  # fmt: skip
-            for column, values in zip(point, closed_loop(clients[rows], times), strict=True):
+
+    def least_gpu_seconds(self) -> Floats:
+        """`gpu_seconds`, which do not depend on the loops' solution."""
+        found = np.zeros(len(self.pages))
+        for rows, clients, times in self._loops():
+            found[rows] = least_gpu_seconds(clients, times)
+        return self._corrected(found)
+
+    def _corrected(self, gpu_seconds: Floats) -> Floats:
+        if (found := self.timer.correction.found) is None:
+            return gpu_seconds
+        decoding = gpu_seconds - self._prefill
+        return found.first_token * self._prefill + found.per_token * decoding
+
+    def solve(self) -> None:
+        """Finds the steady state of every page's clients."""
+        pages, assumed, correction = self.pages, self.timer.assumptions, self.timer.correction
+        point = LoopPoint(*np.zeros((5, len(pages))))
+        for rows, clients, times in self._loops():
+            for column, values in zip(point, closed_loop(clients, times), strict=True):
                 column[rows] = values
-        rate, gpu_seconds = point.pages_per_second, point.gpu_seconds
+        rate = point.pages_per_second
         page = pages.concurrency / rate
         first_token = point.first_token + (page - point.page)
         if correction.found is not None:
@@ -296,12 +328,11 @@ class _ServedTimes(PageTimes):
             prepare = 0.0 if assumed.is_offline else pages.prepare / assumed.workers
             page = np.maximum(first * first_token + decode, pages.concurrency * prepare)
             first_token, rate = page - decode, pages.concurrency / page
-            gpu_seconds = first * prefill + per_token * (gpu_seconds - prefill)
         if assumed.is_offline:
             first_token, page = first_token + pages.prepare, page + pages.prepare
             rate = 1 / (1 / rate + pages.prepare / assumed.workers)
         self.prompts_per_second, self.ttft_seconds, self.page_seconds = rate, first_token, page
-        self.gpu_seconds = gpu_seconds
+        self.gpu_seconds = self._corrected(point.gpu_seconds)
         self._together = np.maximum(1, np.rint(point.running)).astype(np.int64)
 
     @property

@@ -150,7 +150,7 @@ def times_of(
         return timer.times(ManyPages.alike(page, prepare, counts))
 
     if assumptions.plans_workers:
-        least = float(times([MOST_CONCURRENCY]).gpu_seconds[0])
+        _, [least] = timer.capacity(ManyPages.alike(page, prepare, [MOST_CONCURRENCY]))
         timer = timer.with_workers(workers_needed(prepare, least))
     return times([1, *_resolved(concurrency, times)])
 

@@ -364,6 +364,11 @@ def _pair_at(index: Integers, rows: Floats) -> tuple[Floats, Floats]:
     return rows[numbers, index], rows[numbers, index + 1]
 
 
+def least_gpu_seconds(clients: Integers, times: LoopTimes) -> Floats:
+    """The `gpu_seconds` of `[n]` loops, which are known before these are solved."""
+    return _least_gpu_seconds(clients[:, None], times.as_columns())[:, 0]
+
+
 def _least_gpu_seconds(clients: Integers, times: LoopTimes) -> Floats:
     """Least GPU seconds per page, over all numbers of sequences running together, `[n, 1]`."""
     sequences = np.minimum(np.maximum(1, times.sequences), clients)
