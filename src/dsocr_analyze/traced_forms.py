@@ -91,8 +91,7 @@ def traced_model(
         views=served.inputs if served else (), visual_tokens=0, text_tokens=prompts.seq_len,
         batch_size=prompts.batch_size, max_new_tokens=most,
     )  # fmt: skip
-    dimensions = served.dimensions if served else None
-    return architecture, dimensions, page, [
+    return architecture, served.dimensions if served else None, page, [
         # Its CPU prepares prompts in no time, unless the seconds are given.
         each
         if each.preprocess_seconds is not None

@@ -93,7 +93,6 @@ def ranking_tables(found: ComparisonDocument, ranking: Ranking) -> Iterator[tabl
         value, mark = row.values[place], marks.get((row.key, found.architectures[place] or ""), "")
         return "-" if value is None else mark + _TEXTS[row.unit](value)
 
-    workloads = [column.workload for column in found.columns]
     yield table.Table(
         f"Sorted by {by.quantity} [{by.unit}]; prompt: visual + text tokens; scores: higher is"
         " better, ~ of another release than the counted one, ? as others quote it",
@@ -101,7 +100,9 @@ def ranking_tables(found: ComparisonDocument, ranking: Ranking) -> Iterator[tabl
         tuple(
             (name, f"{each.visual_tokens:,} + {each.text_tokens:,}",
              *(cell(row, place) for row in shown))
-            for place, (name, each) in enumerate(zip(found.names, workloads, strict=True))
+            for place, (name, each) in enumerate(
+                (column.name, column.workload) for column in found.columns
+            )
         ),
     )  # fmt: skip
     if ranking.left_out:

@@ -155,8 +155,7 @@ def _range(t: Tape, n: Size) -> Operand:
 
 def _rotary_tables(t: Tape, p: Pass, c: DecoderDimensions) -> tuple[Operand, Operand]:
     """Cosines and sines `[B, T, D]` of positions times frequencies (`Qwen2RotaryEmbedding`)."""
-    sequences = 1 if c.axes == 1 else p.B
-    n, half = sequences * p.T, c.head_dim // 2
+    n, half = p.T if c.axes == 1 else p.tokens, c.head_dim // 2
     ids = t.input(c.axes * n if p.past else p.T, INT64)
     angles = t.map(
         "mul",

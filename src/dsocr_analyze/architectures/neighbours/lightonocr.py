@@ -99,12 +99,11 @@ def _attention(
 
 def _patch_merger(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """Patches of a token side by side through one product (`Mistral3PatchMerger`)."""
-    d = c.width
     sides_of_images(t, divided=2 * images.count, multiplied=images.count)
-    image = t.view(x, images.patches * d)
+    image = t.view(x, images.patches * c.width)
     parts = [t.move("im2col", image) for _ in range(images.count)]
-    n = images.total // c.unit
-    return t.call("merging_layer", linear, t.cat(*parts), n, d * c.unit, d)
+    n, joined = images.total // c.unit, c.width * c.unit
+    return t.call("merging_layer", linear, t.cat(*parts), n, joined, c.width)
 
 
 _LAYER: Final = LayerKind(

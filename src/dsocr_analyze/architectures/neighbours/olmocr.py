@@ -34,8 +34,8 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         runs = images.runs if number in c.global_layers else windows
         x = t.again(f"blocks.{number}", vision_layer, x, cos, sin, runs, c, _LAYER)
     n = index.n
-    pair, flops = ((n, INT64), (n, INT64)), n * (n - 1).bit_length()
-    t.rows("routing", "sort", index, Rows(1, n), *pair, flops=flops)  # on the host
+    flops = n * (n - 1).bit_length()
+    t.rows("routing", "sort", index, Rows(1, n), (n, INT64), (n, INT64), flops=flops)  # on the host
     tokens = t.call("merger", _merger, x, c)
     tokens = t.gather("index", index, tokens.n, t.dtype)
     return t.hold(ImageFeatures(tokens, kept=(x,)), *held, starts)
