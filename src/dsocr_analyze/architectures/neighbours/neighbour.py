@@ -222,9 +222,8 @@ class Neighbour(Architecture, OcrModel):
         is_flat = data.reads_flat and keys.value("text_config", None) is None
         nested = ConfigKeys({}) if is_flat else keys.section("text_config")
         text = keys if is_flat else nested
-        if (
-            "text_config.tie_word_embeddings" in data.used
-        ):  # which a flat file gives only the other keys
+        # A flat file gives the decoder all keys but this one.
+        if "text_config.tie_word_embeddings" in data.used:
             is_tied |= nested.boolean("tie_word_embeddings", data.is_tied)
         if data.needs_head_dim:
             text.value("head_dim")
