@@ -28,7 +28,7 @@ FOUNDATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ("interruption", "forking"),
     ("errors", "escaping"),
     ("input_files", "output_files"),
-    ("toml_table", "extras"),
+    ("package_data", "toml_table", "extras"),
     ("version",),
     ("kernels",),
 )

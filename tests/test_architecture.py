@@ -211,15 +211,9 @@ def test_a_public_name_is_one_that_another_file_knows():
 
 OPENERS = {
     "dsocr_analyze.input_files": "the one place",
+    "dsocr_analyze.package_data": "the one place of the package's own files",
     "dsocr_analyze.output_files": "copies its own temporary file into a device",
-    "dsocr_analyze.architectures.accuracy": "a resource of the package",
-    "dsocr_analyze.architectures.neighbours.neighbour": "a resource of the package",
-    "dsocr_analyze.archive.advice_document": "a resource of the package",
-    "dsocr_analyze.hardware.devices": "a resource of the package",
     "dsocr_analyze.hardware.profile": "resources of the package",
-    "dsocr_analyze.report.html": "resources of the package",
-    "dsocr_analyze.timing.runtimes": "a resource of the package",
-    "dsocr_analyze.timing.server_benchmarks.reading": "a resource of the package",
     "dsocr_analyze.measuring.machine": "/proc/cpuinfo",
     "dsocr_analyze.cli.check": "appends to the summary of a CI step",
     "dsocr_analyze.archive.table_files": "writes a temporary file",

@@ -1,9 +1,10 @@
 """Published accuracies of the models, `accuracy.toml`."""
 
 from collections.abc import Mapping
-from importlib import resources
 
-from msgspec import Struct, toml
+from msgspec import Struct
+
+from dsocr_analyze.package_data import package_toml
 
 
 class Score(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,5 +75,4 @@ class Benchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def published_accuracies() -> Mapping[str, Benchmark]:
     """What is known, by keys for programs."""
-    text = resources.files(__package__).joinpath("accuracy.toml").read_text(encoding="utf-8")
-    return toml.decode(text, type=dict[str, Benchmark])
+    return package_toml(__package__, "accuracy.toml", dict[str, Benchmark])

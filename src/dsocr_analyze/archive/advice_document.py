@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
 from itertools import chain
 from typing import Final
 
-from msgspec import Struct, toml
+from msgspec import Struct
 
 from dsocr_analyze.archive.setting import CountOpening, ModeDocument
+from dsocr_analyze.package_data import package_toml
 from dsocr_analyze.timing import TimeEntry
 
 # --- published accuracy --------------------------------------------------------------------------
@@ -122,8 +122,7 @@ class PublishedAccuracy(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 @cache
 def published_figures() -> Mapping[str, PublishedAccuracy]:
     """Published accuracy by architecture, where a source is known."""
-    text = resources.files(__package__).joinpath("published.toml").read_text(encoding="utf-8")
-    return toml.decode(text, type=dict[str, PublishedAccuracy])
+    return package_toml(__package__, "published.toml", dict[str, PublishedAccuracy])
 
 
 def kinds_of_document() -> tuple[str, ...]:

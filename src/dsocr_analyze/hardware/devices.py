@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib import resources
 from itertools import compress
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from dsocr_analyze.errors import DeviceError, did_you_mean, is_slip
 from dsocr_analyze.kernels import FLOAT32, Dtype
+from dsocr_analyze.package_data import package_toml
 
 BFLOAT16_CAPABILITY: Final = 8.0
 """The first compute capability with bfloat16, and with kernels of FlashAttention-2."""
@@ -111,8 +110,8 @@ class Gpu:
 @cache
 def gpu_catalogue() -> dict[str, Gpu]:
     """All GPUs by name."""
-    text = resources.files(__package__).joinpath("devices.toml").read_text(encoding="utf-8")
-    return {name: Gpu(name=name, **entry) for name, entry in tomllib.loads(text).items()}
+    entries = package_toml(__package__, "devices.toml", dict[str, dict[str, Any]])
+    return {name: Gpu(name=name, **entry) for name, entry in entries.items()}
 
 
 def rated_gpus() -> list[str]:
@@ -123,12 +122,8 @@ def rated_gpus() -> list[str]:
 @cache
 def gpu_aliases() -> dict[str, str]:
     """Catalogue names by alias, as `_spelled` spells it."""
-    text = resources.files(__package__).joinpath("aliases.toml").read_text(encoding="utf-8")
-    return {
-        _spelled(alias): name
-        for table in tomllib.loads(text).values()
-        for alias, name in table.items()
-    }
+    tables = package_toml(__package__, "aliases.toml", dict[str, dict[str, str]])
+    return {_spelled(alias): name for table in tables.values() for alias, name in table.items()}
 
 
 def catalogue_name(name: str, known: Mapping[str, object], where: str = "") -> str:

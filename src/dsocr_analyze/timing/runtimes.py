@@ -11,14 +11,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from itertools import filterfalse
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from msgspec import Struct, toml
+from msgspec import Struct
 
 from dsocr_analyze.errors import WorkloadError, did_you_mean, in_any_case
+from dsocr_analyze.package_data import package_toml
 from dsocr_analyze.workload import Mode, PageWorkload
 
 if TYPE_CHECKING:
@@ -286,8 +286,7 @@ class ServedModes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 @cache
 def all_served_modes() -> Mapping[str, Mapping[str, ServedModes]]:
     """What is known, by architecture and engine."""
-    text = resources.files(__package__).joinpath("served_modes.toml").read_text(encoding="utf-8")
-    return toml.decode(text, type=dict[str, dict[str, ServedModes]])
+    return package_toml(__package__, "served_modes.toml", dict[str, dict[str, ServedModes]])
 
 
 def served_notes(

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import resources
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from msgspec import Struct, toml
+from msgspec import Struct
 
 from dsocr_analyze.architectures.architecture import (
     MODEL_DTYPE,
@@ -50,6 +49,7 @@ from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.figures import PREFILL_STAGE, StageScope
 from dsocr_analyze.kernels import BOOL, INT32, INT64, Dtype, Rows
+from dsocr_analyze.package_data import package_toml
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import embedding
 from dsocr_analyze.workload import Mode, PageWorkload, ViewBatch, checked_page, prompt_text
@@ -165,8 +165,8 @@ class Neighbour(Architecture, OcrModel):
         project: Callable[[Tape, Operand, ImageGrid, VisionTransformer], Operand] | None = None,
         config: Config | None = None,
     ) -> None:
-        file = resources.files(__package__).joinpath(f"{name.replace('-', '_')}.toml")
-        self.data = data = toml.decode(file.read_text(encoding="utf-8"), type=NeighbourData)
+        file = f"{name.replace('-', '_')}.toml"
+        self.data = data = package_toml(__package__, file, NeighbourData)
         self.name, self.title, self.text_tokens = name, data.title, data.text_tokens
         self._forwards = visual, project
         self.model_class = data.transformers_class or data.config["architectures"][0]
@@ -430,11 +430,12 @@ class Neighbour(Architecture, OcrModel):
 
     def inputs_bytes(self, workload: PageWorkload, dtype: Dtype) -> int:
         """Bytes of token ids, their mask, and what the processor makes of the pages."""
-        nbytes = 2 * workload.seq_len * INT64.nbytes
         widths = {MODEL_DTYPE: dtype.nbytes, INT32.name: INT32.nbytes, INT64.name: INT64.nbytes}
-        for each in self.inputs(workload).values():
-            nbytes += prod(map(int, each.shape or ())) * widths[each.dtype]
-        return workload.batch_size * nbytes
+        pages = sum(
+            prod(map(int, each.shape or ())) * widths[each.dtype]
+            for each in self.inputs(workload).values()
+        )
+        return workload.batch_size * (2 * workload.seq_len * INT64.nbytes + pages)
 
 
 # --- parts of passes -------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from importlib import resources
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -18,6 +17,7 @@ import msgspec
 from dsocr_analyze.escaping import visible
 from dsocr_analyze.extras import require_extra
 from dsocr_analyze.hardware.timed_device import Device
+from dsocr_analyze.package_data import package_text
 from dsocr_analyze.report.comparison import ComparisonDocument, merged
 from dsocr_analyze.report.document import Module, Report
 from dsocr_analyze.report.markdown import mode_name
@@ -206,7 +206,7 @@ def render_html(contents: Contents) -> str:
 
 
 def _text(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return package_text(__package__, name)
 
 
 def escaped_json(value: Any) -> str:

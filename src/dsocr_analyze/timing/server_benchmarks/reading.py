@@ -10,10 +10,8 @@ import functools
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -21,6 +19,7 @@ import msgspec
 
 from dsocr_analyze.errors import BenchmarkError
 from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
+from dsocr_analyze.package_data import package_toml
 from dsocr_analyze.timing import MOST_CONCURRENCY
 from dsocr_analyze.workload import LARGEST_COUNT
 
@@ -309,9 +308,9 @@ class _Program(msgspec.Struct):
 
 @functools.cache
 def _programs() -> Mapping[str, _Program]:
-    tables = tomllib.loads((resources.files(__package__) / "programs.toml").read_text("utf-8"))
+    tables = package_toml(__package__, "programs.toml", dict[str, dict[str, Any]])
     return {
-        name: msgspec.convert({**tables.get(table.get("like"), {}), **table}, _Program)
+        name: msgspec.convert({**tables.get(table.get("like", ""), {}), **table}, _Program)
         for name, table in tables.items()
     }
 
