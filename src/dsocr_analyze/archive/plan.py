@@ -326,16 +326,16 @@ def _plan_gpu(
         ConfigError: The model can't be served.
         DeviceError: No times are known for a data type.
     """
-    timed = timed_model(model, setting, device)
-    timer, pages, counts = PageTimer(timed, job), planned.pages, planned.counts
+    timer = PageTimer(timed_model(model, setting, device), job)
+    pages, counts = planned.pages, planned.counts
     fitting, gpu_seconds = timer.capacity(pages.at_once(np.array([MOST_CONCURRENCY])))
     most = min(int(fitting.min()), MOST_CONCURRENCY)
     if job.plans_workers:
         sums = (float((each * counts).sum()) for each in (pages.prepare, gpu_seconds))
-        timer = timer.with_workers(workers_needed(*sums))
+        timer = timer.assuming(replace(job, workers=workers_needed(*sums)))
     curve = _Curve(timer, planned)
     numbers: dict[PointName, int] = {}
-    if at_once := min(most, math.ceil(planned.counts.sum())):
+    if at_once := min(most, math.ceil(counts.sum())):
         numbers = {"alone": 1, "knee": knee(curve.pages_per_second, at_once)}
         if (limit := goals.first_token_seconds) is not None:
             numbers["first_token"] = most_within(curve.first_token_seconds, limit, at_once)
@@ -348,7 +348,7 @@ def _plan_gpu(
     repetition = None
     if goals.lengths_without_repetition is not None and taken in points:
         ending = replace(curve.job, lengths=goals.lengths_without_repetition)
-        without = _Curve(PageTimer(timed, ending), planned)
+        without = _Curve(timer.assuming(ending), planned)
         repetition = _repetition(curve, without, points[taken])
     return GpuPlan(
         gpu=device.gpu.name,

@@ -114,10 +114,10 @@ class PageTimer:
             None if self.host.is_eager else ServedModel(model, self.host, assumptions.precision)
         )
 
-    def with_workers(self, workers: int) -> Self:
-        """The same with so many CPU workers; kernels are not priced again."""
+    def assuming(self, assumptions: Assumptions) -> Self:
+        """The same with other CPU workers or lengths; kernels are not priced again."""
         timer = copy(self)
-        timer.assumptions = replace(self.assumptions, workers=workers)
+        timer.assumptions, timer.lengths = assumptions, cache(assumptions.lengths)
         return timer
 
     def times(self, pages: ManyPages) -> PageTimes:

@@ -151,7 +151,7 @@ def times_of(
 
     if assumptions.plans_workers:
         _, [least] = timer.capacity(ManyPages.alike(page, prepare, [MOST_CONCURRENCY]))
-        timer = timer.with_workers(workers_needed(prepare, least))
+        timer = timer.assuming(replace(assumptions, workers=workers_needed(prepare, least)))
     return times([1, *_resolved(concurrency, times)])
 
 
