@@ -83,7 +83,7 @@ class PlannedPages:
     """n different pages of one mode.
 
     Attributes:
-        pages: The pages.
+        pages: One of each, with the mean CPU seconds of those like it.
         counts: How many there are of each, `[n]`.
     """
 
