@@ -85,8 +85,7 @@ def read_decoder(
 def _sections(keys: ConfigKeys, usual: tuple[int, ...], half: int) -> tuple[int, ...]:
     """`mrope_section` of the older or the newer object of rotary keys, or the `usual` one."""
     name = "rope_parameters" if keys.value("rope_scaling", None) is None else "rope_scaling"
-    is_given = keys.value(name, None) is not None
-    rotary = keys.section(name) if is_given else ConfigKeys({}, name)
+    rotary = ConfigKeys({}, name) if keys.value(name, None) is None else keys.section(name)
     sections = rotary.integers("mrope_section", usual)
     rotary.check(
         len(sections) == 3 and sum(sections) == half,
