@@ -176,10 +176,12 @@ def fit_kind(
     choices = options(kind, dtype, gpu.name, engine)
     tried = [dataclasses.replace(first, **choice) for choice in choices]
     beyond = order[~training.within[order]][:500]
-    chosen = np.concatenate([order[training.within[order]][:5000], beyond])
+    inside = order[training.within[order]]
+    chosen = np.concatenate([inside[:5000], beyond])
     if (kind, dtype) == ("gemm", "bfloat16"):
         # Of a decode step's products, as small decoders have them, a row counts for several.
-        chosen = np.concatenate([chosen, np.tile(np.flatnonzero(of_our_steps(training)), OUR_ROWS)])
+        ours = np.tile(np.flatnonzero(of_our_steps(training)), OUR_ROWS)
+        chosen = np.concatenate([inside, beyond, ours])
     if (kind, dtype) == ("generation_attention", "bfloat16"):
         chosen = np.concatenate([chosen, np.tile(np.flatnonzero(of_our_cache(training)), OUR_ROWS)])
     many = training.taken(chosen)

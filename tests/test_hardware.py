@@ -409,6 +409,26 @@ def test_kernels_of_two_ranges_meet_between_their_times_where_more_rows_would_ta
     assert 0.5 < before / math.sqrt(slow * fast) < 2
 
 
+@pytest.mark.parametrize(
+    ("gpu", "paid"), [("h100-sxm", [128, 192, 256]), ("b200", [128, 192, 256]),
+                      ("a100-80gb-sxm", [128, 256, 256]), ("rtx-pro-6000", [128, 256, 256])],
+)  # fmt: skip
+def test_192_rows_fill_a_tile_of_hopper_and_of_blackwell_in_data_centres(gpu, paid):
+    """Products whose columns are nearly a wave of tiles of 128, at the same rate of large tiles."""
+    machine = Machine.of(device(gpu).gpu, "bfloat16")._replace(bytes_per_second=1e20)
+    c = replace(
+        H100.fitted("gemm").coefficients, share_256x128=1.0, share_128x256=1.0, share_128x128=1.0,
+        share_128x64=1e-6, share_64x64=1e-6, share_64x32=1e-6, wave_us=1e-9, split_us=1e9,
+        whole_waves=1e3, prologue_blocks=1e-9, memory_share=1e6, launch_us=1e-9, crowding=1e-9,
+        slow_columns=0,
+    )  # fmt: skip
+    columns = 128.0 * int(0.9 * machine.sms)
+    sizes = {"m": np.array([128.0, 192, 193]), "n": np.array(columns), "k": np.array(8192.0)}
+    seconds = formula_seconds(c, sizes, machine, 2)
+    flops = 2 * 128 * machine.sms * 8192
+    assert seconds * machine.flops_per_second / flops == pytest.approx(paid, rel=1e-2)
+
+
 @pytest.mark.parametrize(("n", "is_cold"), [(512, False), (4096, True)])
 def test_weights_that_take_turns_are_in_l2_only_if_all_of_them_are(n, is_cold):
     sizes = {"m": 1, "n": n, "k": 2048}

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 @dataclass(frozen=True)
 class GemmCoefficients:
-    """A matrix product (20): the best of six tiles and four split-k factors."""
+    """A matrix product (20): the best of a library's tiles and split-k factors."""
 
     share_256x128: float
     share_128x256: float

@@ -127,7 +127,11 @@ def _gemm(size: Sizes, machine: Machine, c: records.GemmCoefficients, weight_byt
     partial = c.partial_bytes * _PARTIAL_BYTES * batch * m * n / machine.bytes_per_second
     axes = max(map(np.ndim, size.values()))
     split = beside(_SPLITS, axes)
-    rows, columns, share = (beside(each, 1 + axes) for each in (*zip(*_TILES, strict=True), shares))
+    tiles = dict(zip(_TILES, shares, strict=True))
+    if machine.has_192:
+        tiles[192, 128] = c.share_128x128
+    rows, columns = (beside(each, 1 + axes) for each in zip(*tiles, strict=True))
+    share = beside([*tiles.values()], 1 + axes)
     units = batch * np.ceil(m / rows) * whole(n / columns) * split
     rate = 2.0 * rows * columns * machine.sms / (share * machine.flops_per_second)
     crowded = 1 + c.crowding * np.minimum(1.0, units / machine.sms)

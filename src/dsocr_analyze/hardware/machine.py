@@ -24,6 +24,9 @@ _L2_SHARPNESS: Final = 24.0
 """How fast the share of bytes that are still there drops with their number."""
 WEIGHTS_SHARPNESS: Final = 16.0
 """The same of weights, which are read one after another in every run."""
+_HOPPER: Final = 9.0
+_RTX_BLACKWELL: Final = 12.0
+"""Compute capabilities from which products run on groups of warps, and again as on Ampere."""
 
 
 class Machine(NamedTuple):
@@ -37,12 +40,15 @@ class Machine(NamedTuple):
     l2_bytes: float
     cold: bool
     """Whether L2 has nothing of the last run."""
+    has_192: bool = False
+    """Whether libraries have tiles of 192 rows for its products."""
 
     @classmethod
     def of(cls, gpu: Gpu, dtype: str, *, cold: bool = False) -> Self:
         """A GPU."""
         return cls(
-            gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9, gpu.sms, gpu.l2_mb * 1e6, cold
+            gpu.tflops(dtype) * 1e12, gpu.bandwidth_gb_s * 1e9, gpu.sms, gpu.l2_mb * 1e6, cold,
+            _HOPPER <= gpu.compute_capability < _RTX_BLACKWELL,
         )  # fmt: skip
 
     def hits(
