@@ -26,13 +26,14 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from conditions import print_environment
+from msgspec import structs
 
 from dsocr_analyze.architectures import architecture_named
-from dsocr_analyze.architectures.neighbours import paddleocr_vl
+from dsocr_analyze.architectures.neighbours.neighbour import Neighbour
 from dsocr_analyze.hardware import device
 from dsocr_analyze.kernels import BFLOAT16
 from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
@@ -86,19 +87,20 @@ class Row(NamedTuple):
 # --- a model under conditions ------------------------------------------------------------------
 
 
-class WithLimits(paddleocr_vl.PaddleOcrVl):
-    """PaddleOCR-VL with the pixel limits of another version's processor."""
+class WithLimits(Neighbour):
+    """A model with the pixel limits of another version's processor."""
 
-    def __init__(self, least: int, largest: int) -> None:
-        super().__init__(paddleocr_vl.__file__)
-        self._resizing = {"smart": {"least": least, "largest": largest, "enlarges": "nearest"}}
+    def __init__(self, built_in: Neighbour, least: int, largest: int) -> None:
+        super().__init__(built_in.name, *built_in.forwards)
+        smart = {**self.data.resizing["smart"], "least": least, "largest": largest}
+        self.data = structs.replace(self.data, resizing={"smart": smart})
 
 
 def speed(given: Mapping[str, Any]) -> Speed:
     """As predicted under the conditions."""
     limits, clients, requests = given.get("limits"), given["concurrency"], given.get("requests", 0)
     built_in = architecture_named(given["architecture"])
-    architecture: Any = WithLimits(*limits) if limits else built_in
+    architecture: Any = WithLimits(cast("Neighbour", built_in), *limits) if limits else built_in
     model = TimedModel(architecture, architecture.dimensions, BFLOAT16, False, device(given["gpu"]))
     page = architecture.plan(page=parse_page(given["page"]), max_new_tokens=given["new_tokens"])
     host = server_named(given["server"])

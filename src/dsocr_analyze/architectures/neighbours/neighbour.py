@@ -148,6 +148,10 @@ class Neighbour(Architecture, OcrModel):
         visual: The vision model: features of images.
         project: Its projector, if it has one: tokens from the vision model's.
         config: A `config.json` of the same network in other sizes.
+
+    Attributes:
+        data: What its file says.
+        forwards: Its vision model and its projector.
     """
 
     modes: Mapping[str, Mode] = {NATIVE.name: NATIVE}
@@ -168,7 +172,7 @@ class Neighbour(Architecture, OcrModel):
         file = f"{name.replace('-', '_')}.toml"
         self.data = data = package_toml(__package__, file, NeighbourData)
         self.name, self.title, self.text_tokens = name, data.title, data.text_tokens
-        self._forwards = visual, project
+        self.forwards = visual, project
         self.model_class = data.transformers_class or data.config["architectures"][0]
         self.config = data.config if config is None else config
         own: Rules = dict.fromkeys(data.used, USED)
@@ -184,7 +188,7 @@ class Neighbour(Architecture, OcrModel):
 
     def of_config(self, config: Config) -> Architecture:
         """The same network in the sizes of another `config.json`."""
-        return self if config == self.config else Neighbour(self.name, *self._forwards, config)
+        return self if config == self.config else Neighbour(self.name, *self.forwards, config)
 
     @cached_property
     def dimensions(self) -> NeighbourDimensions:
@@ -257,7 +261,7 @@ class Neighbour(Architecture, OcrModel):
 
     def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         """The vision stages in one call, on a tape without a path."""
-        visual, project = self._forwards
+        visual, project = self.forwards
         features = t.call(self.data.vision[0], visual, images, c)
         if project is None:
             return features
