@@ -179,6 +179,7 @@ def fit_kind(
     inside = order[training.within[order]]
     chosen = np.concatenate([inside[:5000], beyond])
     if (kind, dtype) == ("gemm", "bfloat16"):
+        # All rows; the profiles of A100, L40S and RTX PRO 6000 still have the fit to 5,000 of them.
         # Of a decode step's products, as small decoders have them, a row counts for several.
         ours = np.tile(np.flatnonzero(of_our_steps(training)), OUR_ROWS)
         chosen = np.concatenate([inside, beyond, ours])
