@@ -200,7 +200,7 @@ def count(module: torch.nn.Module, /, *inputs: Any, **keyword_inputs: Any) -> Mo
         class_name=type(module).__name__,
         device=str(device),
         params=own.total(),
-        params_bytes=sum(each.numel() * each.element_size() for _, _, each in parameters),
+        params_bytes=sum(each.nbytes for _, _, each in parameters),
         peak_activation_bytes=trace.peak.nbytes,
         peak_module=trace.peak.path,
         unknown=dict(sorted(trace.unknown.items())),
