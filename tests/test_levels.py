@@ -194,6 +194,20 @@ def test_copies_are_operators_with_bytes_and_memory(name, device):
     assert trace.peak.nbytes == (trace.peak.nbytes if peak is None else peak)
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_memory_where_buffers_were_counts_as_new(device):
+    """Tensors made next may get the addresses of ten that forward forgets."""
+
+    def forget(self, x):
+        self._buffers.clear()
+        return [x.new_zeros(64) for _ in range(10)]
+
+    net = Net(forget)
+    for index in range(10):
+        net.register_buffer(f"b{index}", torch.zeros(64, device=device))
+    assert trace_of(net, torch.zeros(1, device=device)).peak.nbytes == 10 * 4 * 64
+
+
 # --- autocast --------------------------------------------------------------------------------
 
 

@@ -78,6 +78,7 @@ class LiveTensors:
 
     def __init__(self, existing: Iterable[torch.Tensor]) -> None:
         self._existing = [*map(torch.Tensor.untyped_storage, existing)]
+        """Held, so that nothing made later gets an address of theirs."""
         self._known: dict[int, _Storage | None] = {each._cdata: None for each in self._existing}
         self._freed: list[_Storage] = []
         self._nbytes = 0
