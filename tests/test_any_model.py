@@ -675,6 +675,12 @@ def test_of_a_model_without_pages_all_is_said_of_prompts(capsys):
         assert words in out, words
     assert " page" not in out.partition("## Assumptions")[0]
     assert "1 prompt needs" in run(capsys, "fit", "h100-sxm", *MODEL)[1]
+
+
+@pytest.mark.usefixtures("files")
+def test_its_picture_speaks_of_prompts(capsys):
+    pytest.importorskip("matplotlib")
+    how = ("--runtime", "eager", "--concurrency", 2, "--max-new-tokens", 6, *MODEL)
     run(capsys, "time", "h100-sxm", *how, "--plot", "load.svg")
     drawn = Path("load.svg").read_text()
     assert ("prompts at once" in drawn, "prompts per second" in drawn) == (True, True)
