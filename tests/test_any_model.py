@@ -703,7 +703,12 @@ def test_its_picture_speaks_of_prompts(capsys):
 def test_serving_is_refused_with_what_is_of_no_known_kind(capsys, small, message):
     small.write(Path())
     code, _, err = run(capsys, "time", "h100-sxm", *MODEL)
-    assert (code, err.count("\n"), message in err, "runtime eager" in err) == (2, 1, True, True)
+    assert (code, err.count("\n"), message in err, "use --runtime eager\n" in err) == (
+        2,
+        1,
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize("name", [name for name, (small, _) in MIXTURES.items() if small.is_there])

@@ -38,8 +38,7 @@ _LAYER: Final = re.compile(r"[^0-9]*\.(?P<index>\d+)")
 """Path of a numbered module, with which paths below it begin."""
 
 _KNOWN: Final = (
-    "serving engines are modelled for decoders with grouped heads and gated MLPs or experts; use"
-    " runtime eager"
+    "serving engines are modelled for decoders with grouped heads and gated MLPs or experts"
 )
 
 _OF_EXPERTS: Final = {
@@ -83,7 +82,11 @@ def traced_model(
                 trust_remote_code=True,  # its code has built a session already
             )
         prefill = replace(prompts, batch_size=1, max_new_tokens=1)
-        served = TracedServed(TracedForms(session, prefill), prompts.seq_len + longest)
+        try:
+            served = TracedServed(TracedForms(session, prefill), prompts.seq_len + longest)
+        except ConfigError as error:
+            way_out = f"{error}; otherwise use runtime='eager'"
+            raise ConfigError(way_out, arguments=["runtime"]) from error
     forms = TracedForms(eager, replace(prompts, max_new_tokens=longest), served)
     architecture.closed_forms = cast("Any", forms)
     page = PageWorkload(
@@ -276,8 +279,7 @@ class TracedServed(Served):
         if rest not in (head, T * head):
             raise ConfigError(
                 f"stage {prefill.name!r} has {rest:,} multiply-accumulates beside its layers, and"
-                f" its head {head:,}: give other modules a stage of their own, or use"
-                " runtime eager"
+                f" its head {head:,}: give other modules a stage of their own"
             )
 
     def _macs(self, T: int, first_routed: int) -> tuple[int, int]:
