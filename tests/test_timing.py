@@ -9,6 +9,7 @@ import random
 from collections import deque
 from fractions import Fraction
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -1007,6 +1008,17 @@ def test_every_page_of_a_prompt_has_a_view_that_is_hashed():
     """2 x 1,024 x 1,024 pixels of three values at 2 ns, on a CPU half as fast as the measured."""
     host = dataclasses.replace(SERVERS["sglang"], received_ns=0.0, pixel_bytes=0, cpu_factor=2.0)
     assert host.received_seconds(2 * A4.views) == pytest.approx(2 * 3 * 1024**2 * 4e-9)
+
+
+def test_the_page_says_how_long_the_gpu_waits_for_a_pixel_value():
+    file = Path(__file__).parent.parent / "docs/seconds.md"
+    page, view = " ".join(file.read_text(encoding="utf-8").split()), A4.views[-1:]
+    waits = {name: 1e9 * SERVERS[name].received_seconds(view) / (3 * 1024**2)
+             for name in ("vllm", "sglang")}  # fmt: skip
+    hashed = SERVERS["sglang"].cpu_factor * SERVERS["sglang"].hashed_ns
+    assert f"the GPU waits {waits['vllm']:.2f} ns a value" in page
+    assert f"{waits['sglang'] - hashed:.1f} ns with their copy" in page
+    assert f"which takes {hashed:g} ns more" in page
 
 
 def test_no_two_servers_are_alike():
