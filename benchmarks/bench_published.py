@@ -56,13 +56,13 @@ SGLANG = {"tiny": (0.068, 0.69), "base": (0.110, 0.75)}
 """Seconds to the first token, and of the page, by mode."""
 SGLANG_LIMITS = {"first token": 0.35, "page": 0.15}
 Figures: TypeAlias = tuple[float, float, float]
+GRID_FIGURES = ("pages/s", "ms a token", "first token s")
 GRID: dict[tuple[int, int], tuple[int, dict[int, Figures]]] = {
     (612, 792): (640, {1: (0.91, 1.35, 0.24), 4: (2.07, 2.51, 0.25), 16: (4.24, 4.87, 0.33)}),
     (850, 1100): (638, {1: (0.95, 1.33, 0.20), 4: (2.18, 2.49, 0.17), 16: (4.23, 4.93, 0.33)}),
     (1275, 1650): (612, {1: (0.97, 1.32, 0.24), 4: (2.22, 2.46, 0.20)}),
 }
-GRID_FIGURES = ("pages/s", "ms a token", "first token s")
-"""By page in pixels: tokens, and these by pages at a time."""
+"""By page in pixels: tokens, and these figures by pages at a time."""
 GRID_LIMITS = (0.08, 0.20, 0.35)
 """Of `grid_errors`."""
 PUBLISHED = {"pages per second": 200_000 / 86_400, "tokens per second": 2_500.0}
