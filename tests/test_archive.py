@@ -433,11 +433,17 @@ def test_one_page_costs_and_several_cost(capsys, tmp_path, rows, verbs):
     assert [f" {verb} " in said for verb in verbs] == [True] * 3
 
 
-@pytest.mark.parametrize(("rows", "some"), [(0, False), (1, True), (15, True), (16, False)])
-def test_fewer_pages_than_are_at_once_are_said_to_be_priced_as_more(capsys, tmp_path, rows, some):
-    (tmp_path / "pages.csv").write_text("width,height\n0,9\n" + "9,9\n" * rows)
-    out = run(capsys, "archive", tmp_path / "pages.csv", "--mode", "tiny", "--gpu", "h100")[1]
-    assert ("Note: fewer pages than 16 at once: the rate is that of pages that keep" in out) == some
+@pytest.mark.parametrize("rows", [1, 3, 15, 16, 40])
+def test_no_more_pages_are_at_once_than_the_list_has(capsys, tmp_path, rows):
+    (tmp_path / "pages.csv").write_text("width,height\n0,9\n" + "900,1200\n" * rows)
+    listed = tmp_path / "pages.csv", "--gpu", "h100"
+    [planned] = document_of(capsys, "plan", *listed)["gpus"]
+    [archived] = document_of(capsys, "archive", *listed, "--workers", planned["workers"])["time"]
+    assert archived["concurrency"] == min(rows, 16)
+    if rows < 16:  # which one GPU then takes at once
+        whole = planned["points"]["max"]
+        assert archived["gpu_hours"] == pytest.approx(whole["gpu_hours"], rel=1e-9)
+        assert archived["concurrency"] == whole["concurrency"]
 
 
 @pytest.mark.parametrize(("suffix", "read"), [("csv", csv.read_csv), ("parquet", pq.read_table)])

@@ -450,7 +450,7 @@ MEAN = np.mean([
         ("--gpu l40s --mean-new-tokens 200 --share-at-limit 0.25", [TINY], {},
          {"gpu": "l40s", "lengths": OutputLengths.mean_and_limit(200, 1024, 0.25)}),
         # More CPU than GPU seconds, but for 16 pages at a time.
-        ("--gpu h100-sxm --preprocess-ms 300 --workers 16", [TINY], {},
+        ("--gpu h100-sxm --preprocess-ms 300 --workers 16", 17 * [TINY], {},
          {"prepare": 0.3, "workers": 16}),
         # Preprocessing is the mean of pages that are alike.
         ("--gpu h100-sxm --workers 2", ALIKE, {}, {"prepare": float(MEAN), "workers": 2}),
@@ -468,8 +468,11 @@ def test_hours_are_those_that_predict_says_of_each_page(capsys, arguments, pages
     Path("lengths.csv").write_text("new_tokens\n100\n900\n", encoding="utf-8")
     [found] = timed(capsys, pages, arguments, **columns)
     lengths = [*zip(*columns.values(), strict=True)] or len(pages) * [(10, 1024)]
+    most = min(16, len(pages))
     loads = [
-        predicted(page, **{"text_tokens": text, "new_tokens": new} | assumed).throughput[0]
+        predicted(
+            page, **{"text_tokens": text, "new_tokens": new, "concurrency": most} | assumed
+        ).throughput[0]
         for page, (text, new) in zip(pages, lengths, strict=True)
     ]
     hours = sum(1 / load.pages_per_second for load in loads) / 3600
@@ -531,7 +534,7 @@ def test_there_is_one_entry_for_each_gpu_and_setting_and_without_a_gpu_none(caps
     assert document | {"options": None} == without | {"options": None}
     columns = ("gpu", "mode", "concurrency", "cost", "deadline_hours", "gpus_for_deadline")
     assert [[each[name] for name in columns] for each in found] == [
-        [gpu, mode, 16, None, None, None]
+        [gpu, mode, 1, None, None, None]
         for gpu in ("h100-sxm", "l40s") for mode in ("tiny", "gundam")
     ]  # fmt: skip
     for each in found:
@@ -550,9 +553,9 @@ def test_seconds_of_other_lengths_than_the_counts_say_so(capsys, lengths, is_sai
 def test_tables_fit_80_columns_and_pages_that_wait_are_told(capsys):
     asked = ("--gpu rtx-pro-6000,l40s --mode gundam,1024/640 --price 2.5 --deadline 1.5h"
              " --concurrency 500 --assumptions --strict")  # fmt: skip
-    code, out, err = archive(capsys, [A4] * 3, asked)
+    code, out, err = archive(capsys, [A4] * 500, asked)
     assert code == 3
-    assert "3 of 3 pages leave room for fewer than 500 at a time on l40s" in err
+    assert "500 of 500 pages leave room for fewer than 500 at a time on l40s" in err
     [shown] = re.findall(
         "Predicted: serving, vllm, 500 pages at once\n(.*)Pages by crop grid\n", out, re.S
     )

@@ -28,7 +28,7 @@ from dsocr_analyze.timing.serving import TimedModel
 
 FILES = {
     "lengths.csv": "new_tokens\n" + "100\n" * 9 + "2000\n",
-    "pages.csv": "width,height\n" + 5 * "1240,1754\n",
+    "pages.csv": "width,height\n" + 16 * "1240,1754\n",
     "mine.toml": 'name = "mine"\n[gpu]\ntitle = "Mine"\ntensor_tflops = 500\n'
     'bandwidth_gb_s = 2000\nmemory_gb = 48\nsource = "me"\nsms = 100\nl2_mb = 50\n'
     'like = "h100-sxm"\n',

@@ -183,7 +183,12 @@ class _Timed:
 
 
 class Preparation:
-    """What the CPU does with the pages of a list in some modes; notes a size of each grid."""
+    """What the CPU does with the pages of a list in some modes; notes a size of each grid.
+
+    Attributes:
+        modes: The modes.
+        pages: How many it has seen.
+    """
 
     def __init__(
         self,
@@ -195,6 +200,7 @@ class Preparation:
     ) -> None:
         self._architecture, self._job, self._has_lengths = architecture, job, has_lengths
         self.modes = list(dict.fromkeys(modes))
+        self.pages = 0
         self._sizes = np.ones((2, architecture.forms.model.page_rule.count), np.int64)
 
     def seconds(self, pages: Pages) -> Floats:
@@ -208,6 +214,7 @@ class Preparation:
                 " new_tokens_from and mean_new_tokens",
                 arguments=["new_tokens_from", "mean_new_tokens"],
             )
+        self.pages += len(pages)
         self._sizes[:, pages.workloads.grids] = pages.sizes
         prepare = self._job.prepare_seconds_of_pages
         return np.array([prepare(self._architecture, mode, *pages.sizes) for mode in self.modes])
@@ -236,7 +243,7 @@ class ArchiveTimer:
             requested: The GPUs and assumptions.
             model: The model.
             settings: The settings.
-            concurrency: Pages in flight on a GPU.
+            concurrency: Pages in flight on a GPU; all of them if the list has fewer.
             deadline_hours: When all pages must be done.
             has_lengths: Whether output lengths are given, not just their maximum.
         """
@@ -252,6 +259,8 @@ class ArchiveTimer:
     def add(self, workloads: Workloads, pages: Integers, amounts: Floats) -> None:
         """Adds the seconds of more pages: workloads, how many have each, and sums of amounts."""
         sizes, modes = self.preparation.sizes(workloads), self.preparation.modes
+        # A list of fewer pages than can be in flight comes at once.
+        self.concurrency = min(self.concurrency, self.preparation.pages)
         workloads = workloads._replace(batch_size=self.concurrency)
         for timed in self._timed:
             mode = timed.setting.mode
@@ -274,12 +283,7 @@ class ArchiveTimer:
         price, deadline = self._job.price_per_hour, self.deadline_hours
         profile = timed.timer.model.device
         kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
-        steady = (
-            f"fewer pages than {self.concurrency} at once: the rate is that of pages that keep"
-            " coming; plan prices these alone"
-        )
         notes = (
-            *([steady] if 0 < sums.pages < self.concurrency else ()),
             *kernel_seconds.notes_on_lent(profile.gpu, timed.work.kinds),
             *served_notes(self._model.architecture, self._job.host.name, timed.setting.mode),
             *timed.timer.correction.sentences(),
