@@ -333,6 +333,10 @@ COLUMNS = [
      {name: f"--config {name} --mode tiny" for name in ("one.json", "six.json")}),
     ("--config one.json --config two.json",
      {name: f"--config {name}" for name in ("one.json", "two.json")}),
+    ("--config two.json --config one.json --mode all",
+     {f"{mode}, {file}": f"--config {file} --mode {mode}"
+      for file, arch in (("two.json", "deepseek-ocr-2"), ("one.json", "deepseek-ocr"))
+      for mode in ARCHITECTURES[arch].modes}),
     ("--config a/config.json --config b/config.json --mode tiny,small --dtype float16,float32",
      {f"{mode}, {file}, {dtype}": f"--config {file} --mode {mode} --dtype {dtype}"
       for dtype in ("float16", "float32") for file in ("a/config.json", "b/config.json")

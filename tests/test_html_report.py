@@ -773,7 +773,8 @@ def hostile_report():
 
 def compared_page(reports, configs=()):
     found = comparison.compare(reports, configs or None)
-    return html.comparison_contents(found, [report for _, report in reports], "Ran", [*configs])
+    of_all = [report for _, report in reports]
+    return html.comparison_contents(found, of_all, "Ran", found.assumptions, [*configs])
 
 
 def assert_nothing_ran(browser):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -22,14 +22,13 @@ from dsocr_analyze.archive.setting import Setting
 from dsocr_analyze.cli import help_text, options, page_options, printing, streams, words
 from dsocr_analyze.errors import AnalyzeError, WorkloadError
 from dsocr_analyze.kernels import Dtype
-from dsocr_analyze.model.directory import ModelDirectory, read_config
+from dsocr_analyze.model.directory import read_config
 from dsocr_analyze.pictures import stage_chart
 from dsocr_analyze.pictures.stage_chart import ChartedReport
 from dsocr_analyze.report import comparison, ranking, reading
 from dsocr_analyze.workload import Mode, paper_dpi
 
 if TYPE_CHECKING:
-    from dsocr_analyze.report.document import Report
     from dsocr_analyze.timing.predict import TimeRequest
 
 _Made = TypeVar("_Made")
@@ -127,7 +126,7 @@ def compare(
     printing.check_files(html=html_file)
     what = _named(context, what or ())
     time, stacked = page_options.request_with_report(context), quantity or _QUANTITIES[0]
-    models = _Models(context.params, _named_files(config or ()))
+    models = _Models(context.params, _named_files(config or ()), time)
     columns = _columns_of(
         what, mode, models, options.dtypes_from(dtype),
         options.switches("flash_attention", use_flash_attn),
@@ -141,7 +140,7 @@ def compare(
         _check_picture(plot, stacked, columns, time)
     elif quantity is not None:
         raise WorkloadError(f"--quantity {quantity} is for a picture; give --plot FILE too")
-    _compare(context, time, models, columns, stacked)
+    _compare(context, models, columns, stacked)
 
 
 def _named(context: typer.Context, what: Iterable[str]) -> list[str]:
@@ -181,52 +180,49 @@ def _check_picture(
 
 def _compare(
     context: typer.Context,
-    time: TimeRequest | None,
     models: _Models,
     columns: Sequence[_Counted | ChartedReport],
     stacked: str,
 ) -> None:
-    given, configs = context.params, models.configs
+    given = context.params
     counted = list(dict.fromkeys(each for each in columns if isinstance(each, _Counted)))
     used = dict.fromkeys(each.model for each in counted)
     for each in used:
         words.print_config_findings(
-            context, each.directory, by_closed_forms=given["engine"] == "analytic",
-            name=(each.config or each.directory.architecture.name) if len(used) > 1 else None,
+            context, each.engine.directory, by_closed_forms=given["engine"] == "analytic",
+            name=(each.config or each.architecture.name) if len(used) > 1 else None,
         )  # fmt: skip
     left_out: dict[str, str] | None = {} if given["all_models"] else None
     requests = _of_each(counted, partial(_request, given), left_out)
     for request in requests.values():
         words.warn(context, request.architecture.warnings_of(request.workload))
-    engines = {
-        each: Engine(
-            each.directory, trust_remote_code=given["trust_remote_code"], time=time,
-            announced=partial(streams.announced_steps, is_quiet=given["quiet"]), with_modules=False,
-        )
-        for each in used
-    }  # fmt: skip
-    made = _of_each([*requests], lambda each: engines[each.model].report(requests[each]), left_out)
-    pairs = [
-        (each, made[each] if isinstance(each, _Counted) else each.report)
+    made = _of_each([*requests], lambda each: each.model.engine.report(requests[each]), left_out)
+    ways = {(each.model, each.setting.dtype, each.setting.flash_attention) for each in made}
+    charted = [
+        each
+        if isinstance(each, ChartedReport)
+        else ChartedReport(each.name, made[each], each.model.config)
         for each in columns
         if isinstance(each, ChartedReport) or each in made
     ]
-    _show(context, pairs, configs, stacked, left_out)
+    _show(context, charted, models.configs, stacked, left_out, with_page=len(ways) > 1)
 
 
 def _show(
     context: typer.Context,
-    pairs: Sequence[tuple[_Counted | ChartedReport, Report]],
+    charted: Sequence[ChartedReport],
     configs: Mapping[str, Path],
     stacked: str,
     left_out: Mapping[str, str] | None,
+    *,
+    with_page: bool,
 ) -> None:
     """Shows reports beside the first, or with `left_out` as a ranking."""
     given, accuracies = context.params, {} if left_out is None else published_accuracies()
 
     def compared() -> comparison.ComparisonDocument:
         return comparison.compare(
-            [(each.name, report) for each, report in pairs],
+            [(each.name, each.report) for each in charted],
             {name: read_config(file) for name, file in configs.items()},
             options=options.options_used(context), accuracies=accuracies,
         )  # fmt: skip
@@ -236,32 +232,28 @@ def _show(
         row = ranking.sorting_row(
             found, given["sort"] or ("pages-per-second" if given["gpu"] else "weights")
         )
-        pairs = [pairs[place] for place in ranking.order_of(row)]
+        charted = [charted[place] for place in ranking.order_of(row)]
         dpi = None if given["image"] else paper_dpi(given["page"] or DEFAULT_PAGE)
         found = structs.replace(compared(), ranking=comparison.Ranking(
             sorted_by=row.key, dpi=dpi, left_out=left_out, accuracies=accuracies,
         ))  # fmt: skip
-    reports = [report for _, report in pairs]
-    counted = [each for each, _ in pairs if isinstance(each, _Counted)]
-    files = [each.model.config if isinstance(each, _Counted) else None for each, _ in pairs]
-    ways = {(each.model, each.setting.dtype, each.setting.flash_attention) for each in counted}
-    headline = found.headline(with_page=len(ways) > 1)
+    reports = [each.report for each in charted]
+    headline = found.headline(with_page=with_page)
     shown = [*configs] if len(configs) > 1 else []
 
     def page() -> str:
         from dsocr_analyze.report.html import comparison_contents, render_html
 
-        contents = comparison_contents(found, reports, headline, shown)
-        notes = [line for each in said.below for line in each.lines]
-        return render_html({**contents, "assumptions": notes})
+        lines = [line for each in said.below for line in each.lines]
+        return render_html(comparison_contents(found, reports, headline, lines, shown))
 
     said = printing.Said(
         "\n".join([*found.answer(), headline, found.opening()]), list(found.tables(shown)),
         [printing.assumptions(context, found.assumptions, found.notes)], [given["plot"]],
         partial(found.as_csv, shown), page,
     )  # fmt: skip
-    charted = list(map(ChartedReport, found.names, reports, files))
-    draw = partial(stage_chart.stage_picture, charted, stacked)
+    named = [replace(each, name=name) for each, name in zip(charted, found.names, strict=True)]
+    draw = partial(stage_chart.stage_picture, named, stacked)
     if found.ranking is not None:
         scores = printing.Lines("Scores", [*ranking.score_lines(found, found.ranking)], "Score: ")
         shared = ranking.opening(found, found.ranking, reports)
@@ -301,7 +293,7 @@ def _request(given: Mapping[str, Any], column: _Counted) -> PageRequest:
     """What a column asks; raises AnalyzeError."""
     setting, sizes = column.setting, column.setting.mode
     asked = page_options.page_request(
-        given, column.model.directory, mode=None, base_size=sizes.base_size,
+        given, column.model.engine.directory, mode=None, base_size=sizes.base_size,
         image_size=sizes.image_size, crop_mode=sizes.crop_mode, dtype=setting.dtype.name,
         flash_attention=setting.flash_attention,
     )  # fmt: skip
@@ -316,18 +308,23 @@ def _request(given: Mapping[str, Any], column: _Counted) -> PageRequest:
 class _Model:
     """A model, and the name of its config unless that is the directory's own."""
 
-    directory: ModelDirectory
-    config: str | None = None
+    engine: Engine
+    config: str | None
+
+    @property
+    def architecture(self) -> Architecture:
+        """Its architecture."""
+        return self.engine.directory.architecture
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Models:
     """The models that options and items name, each read when first needed."""
 
     given: Mapping[str, Any]
     configs: Mapping[str, Path]
     """The files of `--config`, by name."""
-    _others: dict[str, _Model] = field(default_factory=dict)
+    time: TimeRequest | None
 
     @cached_property
     def named(self) -> list[_Model]:
@@ -335,18 +332,17 @@ class _Models:
         files: Mapping[Any, Any] = self.configs or {None: None}
         return [self._read(self.given["model"], *each) for each in files.items()]
 
-    def of(self, architecture: Architecture) -> list[_Model]:
+    @cache  # noqa: B019  # models live as long as their command
+    def of(self, name: str) -> list[_Model]:
         """Those of an architecture, or else its default."""
-        found = [each for each in self.named if each.directory.architecture is architecture]
-        name, model = architecture.name, self.given["model"]
-        if not found and name not in self._others:
-            self._others[name] = self._read(model if model == "reference" else None, arch=name)
-        return found or [self._others[name]]
+        found = [each for each in self.named if each.architecture is ARCHITECTURES[name]]
+        model = self.given["model"]
+        return found or [self._read(model if model == "reference" else None, arch=name)]
 
     def refuse_unused(self, used: Sequence[_Model]) -> None:
         """Raises for options without effect on what is compared."""
         given, window = self.given, self.given["sliding_window"]
-        if window is not None and not any(each.directory.architecture.has_window for each in used):
+        if window is not None and not any(each.architecture.has_window for each in used):
             raise WorkloadError(
                 f"--sliding-window {window} has no effect: nothing that is compared has a sliding"
                 " window; leave it out"
@@ -379,7 +375,11 @@ class _Models:
         )
         if window is not None and directory.architecture.has_window:
             directory = page_options.with_window(directory, window)
-        return _Model(directory, name)
+        announced = partial(streams.announced_steps, is_quiet=given["quiet"])
+        return _Model(Engine(
+            directory, trust_remote_code=given["trust_remote_code"], time=self.time,
+            announced=announced, with_modules=False,
+        ), name)  # fmt: skip
 
 
 def _named_files(files: Sequence[Path]) -> Mapping[str, Path]:
@@ -404,8 +404,8 @@ class _Counted(NamedTuple):
 _Asked: TypeAlias = tuple[str, _Model, Mode]
 """What the user named, or else the mode; the model; the mode."""
 
-_Groups: TypeAlias = list[list[_Asked | ChartedReport]]
-"""What stands side by side for each name."""
+_Items: TypeAlias = list[list[_Asked | ChartedReport]]
+"""Of each model, what is asked for by one name."""
 
 
 def _columns_of(
@@ -420,18 +420,12 @@ def _columns_of(
     Raises:
         WorkloadError: An item cannot be compared, or an option has no effect.
     """
-    has_one_setting = len(dtypes) == len(attentions) == 1
-    if what:
-        groups = [group for item in what for group in _of_item(item, mode, models)]
-    elif mode is not None or not has_one_setting or len(models.configs) > 1:
-        groups = _in_modes(None, mode, models.named)
-    else:
-        groups = [
-            [(each.name, model, each)]
-            for model in models.named
-            for each in model.directory.architecture.modes.values()
-        ]
-    items = [each for rank in itertools.zip_longest(*groups) for each in rank if each is not None]
+    first, *others = itertools.product(dtypes, attentions)
+    if mode is None and not (what or others or len(models.configs) > 1):
+        mode = "all"
+    named = [_of_item(item, mode, models) for item in what] or [_in_modes(None, mode, models.named)]
+    of_models = [[*itertools.chain(*each)] for each in itertools.zip_longest(*named, fillvalue=[])]
+    items = [*itertools.chain(*of_models)]
     asked = [each for each in items if not isinstance(each, ChartedReport)]
     models.refuse_unused([model for _, model, _ in asked])
 
@@ -439,31 +433,30 @@ def _columns_of(
         item, model, sizes = each
         setting = Setting(sizes, dtype, flash_attention)
         parts = (
-            item if len(groups) > 1 else "",
+            item if max(map(len, of_models)) > 1 else "",
             model.config if len(models.configs) > 1 else "",
             setting.dtype.name if len(dtypes) > 1 else "",
             setting.attention if len(attentions) > 1 else "",
         )
         return _Counted(", ".join(filter(None, parts)) or item, model, setting)
 
-    first, *others = itertools.product(dtypes, attentions)
     return [
         *(each if isinstance(each, ChartedReport) else column(each, *first) for each in items),
         *(column(each, *other) for other in others for each in asked),
     ]
 
 
-def _of_item(item: str, mode: str | None, models: _Models) -> _Groups:
-    path = Path(item)
+def _of_item(item: str, mode: str | None, models: _Models) -> _Items:
+    path, (before, colon, own_mode) = Path(item), item.partition(":")
     if path.suffix == ".json" and not input_files.is_folder(path):
         return [[ChartedReport(item, reading.load_report(path))]]
-    before, colon, own_mode = item.partition(":")
     name = errors.in_any_case(before, ARCHITECTURES)
-    found = models.named if name is None else models.of(ARCHITECTURES[name])
+    found = models.named if name is None else models.of(name)
     if name is not None and not colon:
         return _in_modes(name, mode, found)
-    architectures = [each.directory.architecture for each in found]
-    lacking = [each for each in architectures if not axes.is_mode_or_sizes(each, item)]
+    text = item if name is None else own_mode
+    architectures = [each.architecture for each in found]
+    lacking = [each for each in architectures if not axes.is_mode_or_sizes(each, text)]
     if name is None and lacking:
         if input_files.is_folder(path):
             raise _folder(item)
@@ -472,51 +465,35 @@ def _of_item(item: str, mode: str | None, models: _Models) -> _Groups:
         raise _unknown(item, lacking[0])
     if mode is not None:
         raise WorkloadError(f"{item!r} already names a mode; give it or --mode {mode}, not both")
-    modes = [
-        _mode_of(item, own_mode, each) if name else axes.mode_or_sizes(each, item)
-        for each in architectures
-    ]
-    return [[
-        (f"{name}:{each.name}" if name else each.name, model, each)
-        for model, each in zip(found, modes, strict=True)
-    ]]  # fmt: skip
+    if lacking:
+        raise WorkloadError(
+            f"cannot compare {item!r}: {lacking[0].name} has no mode {text!r}; give"
+            f" {', '.join(lacking[0].modes)}, or sizes like 1024/640 (crops) or 640 (no crops)"
+        )
+    return _in_modes(name, text, found, f"cannot compare {item!r}: " if name else "")
 
 
-def _in_modes(name: str | None, modes: str | None, models: Sequence[_Model]) -> _Groups:
-    """A group of models for each mode, by default their own."""
-    if modes is None:
-        architectures = [each.directory.architecture for each in models]
-        return [[
-            (name or each.default_mode, model, each.modes[each.default_mode])
-            for model, each in zip(models, architectures, strict=True)
-        ]]  # fmt: skip
-    groups: dict[str, list[_Asked | ChartedReport]] = {}
+def _in_modes(
+    name: str | None, modes: str | None, models: Sequence[_Model], wrong: str | None = None
+) -> _Items:
+    """Those modes of each model, by default its own; `wrong` precedes what is wrong with them."""
+    items: _Items = []
     for model in models:
-        architecture = model.directory.architecture
+        architecture = model.architecture
+        if modes is None:
+            usual = architecture.modes[architecture.default_mode]
+            items.append([(name or usual.name, model, usual)])
+            continue
         try:
             found = axes.parse_modes("mode", modes, architecture)
         except WorkloadError as error:
-            raise WorkloadError(
-                f"{architecture.name}: {error}", arguments=error.arguments
-            ) from error
-        for mode in dict.fromkeys(found):
-            item = f"{name}:{mode.name}" if name else mode.name
-            groups.setdefault(item, []).append((item, model, mode))
-    return list(groups.values())
-
-
-def _mode_of(item: str, text: str, architecture: Architecture) -> Mode:
-    if not axes.is_mode_or_sizes(architecture, text):
-        raise WorkloadError(
-            f"cannot compare {item!r}: {architecture.name} has no mode {text!r}; give"
-            f" {', '.join(architecture.modes)}, or sizes like 1024/640 (crops) or 640 (no crops)"
-        )
-    try:
-        return axes.mode_or_sizes(architecture, text)
-    except WorkloadError as error:
-        raise WorkloadError(
-            f"cannot compare {item!r}: {error}", arguments=error.arguments
-        ) from error
+            said = f"{architecture.name}: " if wrong is None else wrong
+            raise WorkloadError(f"{said}{error}", arguments=error.arguments) from error
+        items.append([
+            (f"{name}:{mode.name}" if name else mode.name, model, mode)
+            for mode in dict.fromkeys(found)
+        ])  # fmt: skip
+    return items
 
 
 def _folder(item: str) -> WorkloadError:

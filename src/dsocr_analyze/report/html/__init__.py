@@ -94,9 +94,13 @@ def _columns(modules: Mapping[str, Module]) -> Mapping[str, Sequence[str | int |
 
 
 def comparison_contents(
-    found: ComparisonDocument, reports: Sequence[Report], headline: str, configs: Sequence[str] = ()
+    found: ComparisonDocument,
+    reports: Sequence[Report],
+    headline: str,
+    notes: Sequence[str] = (),
+    configs: Sequence[str] = (),
 ) -> Contents:
-    """The page of a comparison, with values of named configs."""
+    """The page of a comparison, with notes and the values of named configs."""
     return {
         "kind": "comparison",
         "title": _title_beside(found.names, reports),
@@ -109,7 +113,7 @@ def comparison_contents(
             {"key": each.key, "values": [*map(each.text, configs)]}
             for each in found.config_differences
         ],
-        "assumptions": found.assumptions,
+        "assumptions": notes,
         **_of_stages(*reports),
     }
 
