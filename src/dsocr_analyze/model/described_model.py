@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -159,8 +160,8 @@ def confined(directory: ModelDirectory) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         for owner, name, deed in _ways_out():
-            stack.enter_context(answered(owner, name, _refusal(directory, deed)))
-        files = _only_of_packages(_refusal(directory, _EXECUTE))
+            stack.enter_context(answered(owner, name, partial(_refuse, directory, deed)))
+        files = partial(_spec_in_package, directory, importlib.util.spec_from_file_location)
         stack.enter_context(answered(importlib.util, "spec_from_file_location", files))
         if _HUB_KERNELS in sys.modules:  # transformers 5, which does without them
             stack.enter_context(answered(sys.modules[_HUB_KERNELS], "get_kernel_hub", _no_kernel))
@@ -191,32 +192,27 @@ def _ways_out() -> list[tuple[Owner, str, str]]:
     ]
 
 
-def _refusal(directory: ModelDirectory, deed: str) -> Callable[..., NoReturn]:
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise ConfigError(
-            f"the model in {str(directory.path)!r} would {deed}, which a config cannot ask for;"
-            " describe all of the model in the config itself, such as a backbone in"
-            " 'backbone_config'"
-        )
-
-    return refuse
+def _refuse(directory: ModelDirectory, deed: str, *_: Any, **__: Any) -> NoReturn:
+    raise ConfigError(
+        f"the model in {str(directory.path)!r} would {deed}, which a config cannot ask for;"
+        " describe all of the model in the config itself, such as a backbone in 'backbone_config'"
+    )
 
 
-def _only_of_packages(refuse: Callable[..., NoReturn]) -> Callable[..., ModuleSpec | None]:
-    """A `spec_from_file_location`, with which transformers imports itself again."""
-    original = importlib.util.spec_from_file_location
+def _spec_in_package(
+    directory: ModelDirectory,
+    original: Callable[..., ModuleSpec | None],
+    name: str,
+    location: str | bytes | os.PathLike[str] | None = None,
+    **options: Any,
+) -> ModuleSpec | None:
+    """`spec_from_file_location` of installed packages, with which transformers imports itself."""
     packages = {Path(str(module.__file__)).parents[1] for module in (torch, transformers)}
-
-    def only_of_packages(
-        name: str, location: str | bytes | os.PathLike[str] | None = None, **options: Any
-    ) -> ModuleSpec | None:
-        if location is not None:
-            file = Path(os.fsdecode(location)).resolve()
-            if not any(file.is_relative_to(folder.resolve()) for folder in packages):
-                refuse()
-        return original(name, location, **options)
-
-    return only_of_packages
+    if location is not None:
+        file = Path(os.fsdecode(location)).resolve()
+        if not any(file.is_relative_to(folder.resolve()) for folder in packages):
+            _refuse(directory, _EXECUTE)
+    return original(name, location, **options)
 
 
 def _no_kernel(*_: Any, **__: Any) -> NoReturn:
