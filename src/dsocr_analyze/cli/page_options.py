@@ -17,9 +17,8 @@ from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
 from dsocr_analyze.extras import require_extra
 from dsocr_analyze.model.directory import (
     ModelDirectory,
-    named_tokenizer_failures,
     read_config,
-    read_tokenizer_file,
+    tokenizer_read,
 )
 from dsocr_analyze.workload import text_parts
 
@@ -258,8 +257,7 @@ def _text_tokens_of(prompt: str, directory: ModelDirectory) -> int:
     require_extra("--prompt", "trace", "tokenizers")
     import tokenizers
 
-    content = read_tokenizer_file(file)
-    with named_tokenizer_failures(file):
+    with tokenizer_read(file) as content:
         tokenizer = tokenizers.Tokenizer.from_buffer(content)
         return 1 + sum(
             len(tokenizer.encode(part, add_special_tokens=False).ids) for part in text_parts(prompt)

@@ -30,8 +30,7 @@ from dsocr_analyze.measuring.machine import allocated_at_most, kept_memory, time
 from dsocr_analyze.measuring.passes import Laps, StageClock
 from dsocr_analyze.model.directory import (
     ModelDirectory,
-    named_tokenizer_failures,
-    read_tokenizer_file,
+    tokenizer_read,
 )
 from dsocr_analyze.model.forward import blamed_on, running_unwatched
 from dsocr_analyze.model.generation import flash_attention, left_as_it_was
@@ -407,8 +406,8 @@ def load_tokenizer(directory: ModelDirectory) -> transformers.PreTrainedTokenize
     Raises:
         ModelDirectoryError: It cannot be read, or names no end-of-sequence token.
     """
-    read_tokenizer_file(directory.tokenizer_file)  # transformers reads any file it finds there
-    with named_tokenizer_failures(directory.tokenizer_file), quiet_transformers():
+    # transformers reads any file that it finds there
+    with tokenizer_read(directory.tokenizer_file), quiet_transformers():
         tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(
             str(directory.path), local_files_only=True
         )

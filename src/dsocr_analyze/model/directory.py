@@ -324,11 +324,8 @@ def _python_files(directory: Path) -> dict[str, bytes]:
             raise OSError(
                 errno.EFBIG, f"it has more than {_MOST_FILES:,} files, too many for a model"
             )
-        for hidden in fnmatch.filter(folders, ".*"):
-            folders.remove(hidden)
-        for file in map(Path(folder).joinpath, names):
-            if file.name.startswith(".") or file.suffix != ".py":
-                continue
+        folders[:] = fnmatch.filter(folders, "[!.]*")
+        for file in map(Path(folder).joinpath, fnmatch.filter(names, "[!.]*.py")):
             name = file.relative_to(directory).as_posix()
             try:
                 data = read_bytes(file, SOURCE_BYTES)
@@ -379,29 +376,23 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _STDERR: Final = 2
 
 
-def read_tokenizer_file(file: Path) -> bytes:
-    """Its content; ModelDirectoryError if it is unreadable or too large."""
-    try:
-        return read_bytes(file, DOCUMENT_BYTES)
-    except OSError as error:
-        raise ModelDirectoryError(
-            f"cannot read {str(file)!r}: {error.strerror or error}"
-        ) from error
-
-
 @contextlib.contextmanager
-def named_tokenizer_failures(file: Path) -> Iterator[None]:
-    """Turns any failure of the body, which runs a file's tokenizer, into ModelDirectoryError.
+def tokenizer_read(file: Path) -> Iterator[bytes]:
+    """The content of a tokenizer's file, which the body runs.
 
     A panic raises a BaseException and writes a hundred lines to stderr, which is dropped meanwhile.
+
+    Raises:
+        ModelDirectoryError: The file is unreadable or too large, or the body fails.
     """
     try:
         with _discarding_stderr():
-            yield
+            yield read_bytes(file, DOCUMENT_BYTES)
     except (KeyboardInterrupt, MemoryError):
         raise
     except BaseException as error:
-        raise ModelDirectoryError(f"cannot read {str(file)!r}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ModelDirectoryError(f"cannot read {str(file)!r}: {reason}") from error
 
 
 @contextlib.contextmanager
@@ -411,14 +402,13 @@ def _discarding_stderr() -> Iterator[None]:
     except OSError:  # stderr is closed anyway
         yield
         return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, _STDERR)
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), _STDERR)
         yield
     finally:
         os.dup2(kept, _STDERR)
         os.close(kept)
-        os.close(nowhere)
 
 
 # --- configs without code --------------------------------------------------------------------
