@@ -140,21 +140,22 @@ class TomlTable:
         )  # fmt: skip
         return tuple(found)
 
-    def table(self, key: str) -> TomlTable | None:
-        """A table; None if absent."""
-        found = self.value(key, None, dict, "a table")
-        return None if found is None else TomlTable(self.file, self.path(key), found)
+    def table(self, key: str) -> TomlTable:
+        """A table; an empty one if absent."""
+        return TomlTable(self.file, self.path(key), self.value(key, {}, dict, "a table"))
 
-    def tables(self, key: str, default: Sequence[Table] | _Required = REQUIRED) -> list[TomlTable]:
-        """A list of tables."""
+    def tables(
+        self, key: str, default: Sequence[Table] | _Required = REQUIRED
+    ) -> Iterator[TomlTable]:
+        """Each of a list of tables, whose keys are read before the next."""
         found = self.value(
             key, default, list, "a list of tables",
             lambda items: all(isinstance(each, dict) for each in items),
         )  # fmt: skip
-        return [
-            TomlTable(self.file, f"{self.path(key)}[{index}]", item)
-            for index, item in enumerate(found)
-        ]
+        for index, item in enumerate(found):
+            table = TomlTable(self.file, f"{self.path(key)}[{index}]", item)
+            yield table
+            table.done()
 
     def items(self) -> Iterator[tuple[str, TomlValue]]:
         """Every key and value of a table whose keys are names."""

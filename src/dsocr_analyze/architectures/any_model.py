@@ -153,8 +153,8 @@ def described_architecture(path: Path) -> DescribedModel:
         routed_expert=_routed_expert(top),
         stages=stages,
         prompt=_prompt(top, is_needed=stages[-1].role == "decode"),
-        inputs=_inputs(top),
-        has_decode_table=top.table("decode") is not None,
+        inputs=_inputs(top.table("inputs")),
+        has_decode_table=top.value("decode", None, dict, "a table") is not None,
     )
     top.done()
     if found.prompt is None and not found.inputs:
@@ -174,7 +174,6 @@ def _stages(top: TomlTable) -> tuple[StageScope, ...]:
             role=role or "vision",
             notes=table.texts("notes", []),
         )
-        table.done()
         if role is None and not stage.prefixes:
             raise table.refusal("prefixes", 'paths of modules, such as ["model.layers"]')
         if any(stage.name == other.name for other in stages):
@@ -213,7 +212,7 @@ def _routed_expert(top: TomlTable) -> re.Pattern[str] | None:
 
 def _prompt(top: TomlTable, *, is_needed: bool) -> Prompt | None:
     table = top.table("prompt")
-    if table is None:
+    if not top.has("prompt"):
         if is_needed:
             raise ConfigError(
                 f"{top.file}: 'prompt' is missing; a model that decodes needs one, such as"
@@ -232,22 +231,17 @@ def _prompt(top: TomlTable, *, is_needed: bool) -> Prompt | None:
 
 
 def _placed(table: TomlTable, kinds: tuple[type, ...], right: str) -> tuple[PlacedValue, ...]:
-    runs = []
-    for each in table.tables("placed", []):
-        run = PlacedValue(
+    return tuple(
+        PlacedValue(
             each.value("value", REQUIRED, kinds, right),
             each.whole("start"),
             each.whole("count", 1, least=1),
         )
-        each.done()
-        runs.append(run)
-    return tuple(runs)
+        for each in table.tables("placed", [])
+    )
 
 
-def _inputs(parent: TomlTable) -> dict[str, Input]:
-    table = parent.table("inputs")
-    if table is None:
-        return {}
+def _inputs(table: TomlTable) -> dict[str, Input]:
     return {key: _input(table, key, value) for key, value in table.items()}
 
 

@@ -157,7 +157,7 @@ def budgets_in(text: str, file: str, *, is_pyproject: bool) -> Budgets | None:
         table = TomlTable(file, table.path(name), values)
     workloads = table.table("workloads")
     table.done()
-    if workloads is None or not [*workloads.items()]:
+    if not [*workloads.items()]:
         raise ConfigError(
             f"{file}: there is no workload; add one, such as"
             f' [{table.path("workloads.gundam")}] with mode = "gundam"'
@@ -167,7 +167,7 @@ def budgets_in(text: str, file: str, *, is_pyproject: bool) -> Budgets | None:
 
 def _workload(name: str, workloads: TomlTable) -> BudgetedWorkload:
     table = workloads.table(name)
-    if table is None or not name.strip():
+    if not name.strip():
         raise ConfigError(f"{workloads.file}: a workload needs a name")
     options = _options(table)
     workload = BudgetedWorkload(
