@@ -590,7 +590,7 @@ def test_names_that_xml_cannot_hold_are_shown_escaped(tmp_path):
         bars = picture.axes.bar([0], [1])
         picture.name_axes(name, name)
         picture.name_bars([name])
-        picture.add_legend([bars], [name])
+        picture.list_in_legend(bars, name)
         picture.lay_out()
         picture.save(tmp_path / "a.svg")
     texts = ["".join(each.itertext()) for each in ET.parse(tmp_path / "a.svg").iter()]

@@ -491,41 +491,40 @@ def _series_picture(
         picture = Picture(title, below, width=min(max(_INCHES[0], wanted), _INCHES[1]))
         picture.name_axes(across, f"{up} [{scale.unit}]")
         scale_axis(picture.axes.yaxis, scale, whole=unit == "tokens")
-        handles, tops = _lines(picture, series, lines) if lines else _bars(picture, series, scale)
-        if any(handles):
-            picture.add_legend(list(handles.values()), list(handles))
-        picture.lay_out()
-        if not lines:
-            label_bars(picture, tops)
+        if lines:
+            _draw_lines(picture, series, lines)
+            picture.lay_out()
+        else:
+            _draw_bars(picture, series, scale)
     return picture
 
 
-def _lines(picture: Picture, series: Series, style: str) -> tuple[dict[str, Any], list[Top]]:
-    """Lines by label, told apart without colour; no tops."""
+def _draw_lines(picture: Picture, series: Series, style: str) -> None:
+    """Lines, told apart without colour."""
     scale_axis(picture.axes.xaxis, Scale(1, ""), whole=True)
-    handles = {}
     for index, (label, points) in enumerate(series.items()):
-        [handles[label]] = picture.axes.plot(
+        picture.list_in_legend(picture.axes.plot(
             *zip(*points, strict=True), drawstyle=style, color=PALETTE[index % len(PALETTE)],
             marker=MARKERS[index], linestyle=DASHES[index % len(DASHES)],
             markevery=max(1, -(-len(points) // _MARKED_POINTS)),
-        )  # fmt: skip
+        ), label)  # fmt: skip
     picture.axes.set_ylim(bottom=0)
-    return handles, []
 
 
-def _bars(picture: Picture, series: Series, scale: Scale) -> tuple[dict[str, Any], list[Top]]:
+def _draw_bars(picture: Picture, series: Series, scale: Scale) -> None:
+    """Groups of bars, with their values, in a picture that is laid out."""
     names = dict.fromkeys(name for points in series.values() for name, _ in points)
     place = {name: index for index, name in enumerate(names)}
     width = 0.8 / max(len(series), 1)
-    handles, tops = {}, []
+    tops: list[Top] = []
     for index, (label, points) in enumerate(series.items()):
         shift, colour = (index - (len(series) - 1) / 2) * width, PALETTE[index % len(PALETTE)]
         own = [Top(place[name] + shift, value, scale.text(value)) for name, value in points]
-        handles[label] = picture.axes.bar(
+        picture.list_in_legend(picture.axes.bar(
             [top.x for top in own], [top.height for top in own], width, color=colour,
             hatch=HATCHES[index], edgecolor=paler(colour),
-        )  # fmt: skip
+        ), label)  # fmt: skip
         tops += own
     picture.name_bars(list(names))
-    return handles, tops
+    picture.lay_out()
+    label_bars(picture, tops)

@@ -135,7 +135,7 @@ class Picture:
 
     Panels stand one above the other and share their x axis; `axes` is the first.
 
-    Draw into `axes`, name them, add the legend and call `lay_out`; then label bars.
+    Draw into `axes`, name them, list what the legend has and call `lay_out`; then label bars.
     """
 
     def __init__(self, title: str, subtitle: str, *, width: float = 8.0, panels: int = 1) -> None:
@@ -153,6 +153,7 @@ class Picture:
             axes.grid(axis="y", alpha=0.3)
             axes.spines[["top", "right"]].set_visible(False)
         self._names: list[str] = []
+        self._listed: list[tuple[Artist, str]] = []
         self._legend: Legend | None = None
         self._heads: list[tuple[Text, float]] = []
         self._header = _MARGIN
@@ -190,11 +191,13 @@ class Picture:
         """Labels bars at x = 0, 1, 2, ...; names keep their line breaks."""
         self._names = list(map(visible_lines, names))
 
-    def add_legend(self, handles: Sequence[Artist], labels: Sequence[str]) -> None:
-        """Adds a legend below the axes, in as many columns as fit."""
-        if not handles:
-            return
-        room = self._room
+    def list_in_legend(self, drawn: Sequence[Artist], label: str) -> None:
+        """Adds what is drawn, by its first part, to the legend."""
+        self._listed.append((drawn[0], label))
+
+    def _add_legend(self) -> None:
+        """Adds a legend below the axes, in as many columns as fit, unless all labels are empty."""
+        handles, labels, room = *zip(*self._listed, strict=True), self._room
         lines = (self.measure.wrapped(visible(each), room - 0.6 * _DPI, 9) for each in labels)
         # matplotlib leaves out labels that start with an underscore.
         texts = [re.sub("^_", " _", "\n".join(each)) for each in lines]
@@ -213,6 +216,8 @@ class Picture:
     def lay_out(self) -> None:
         """Makes room for every text: the figure grows with title and legend."""
         footer = _MARGIN
+        if self._legend is None and any(label for _, label in self._listed):
+            self._add_legend()
         if self._legend is not None:
             footer = self._legend.get_window_extent().height / _DPI + 0.05
         self._divide(footer)

@@ -48,9 +48,6 @@ from dsocr_analyze.report.tables import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.patches import Rectangle
-
     from dsocr_analyze.hardware.devices import Gpu
     from dsocr_analyze.report.document import Report
     from dsocr_analyze.report.time_tables import TimeReport
@@ -128,22 +125,17 @@ def stage_picture(compared: Sequence[ChartedReport], quantity: str) -> Picture:
         picture.name_axes(axis_name(*differing), f"{what} [{scale.unit}]")
         scale_axis(picture.axes.yaxis, scale)
         picture.name_bars([_label(bar, differing) for bar in bars])
-        patches = _stack(picture, bars, stages)
-        picture.add_legend(
-            [row[0] for row in patches], [_stage_label(name, reports) for name in stages]
-        )
+        _stack(picture, bars, {name: _stage_label(name, reports) for name in stages})
         picture.lay_out()
-        tops = [(sum(bar.parts.values()), bar.whole) for bar in bars]
-        label_bars(picture, [Top(x, top, scale.text(whole)) for x, (top, whole) in enumerate(tops)])
-        label_segments(
-            picture,
-            [
-                (patch, scale.text(patch.get_height()), patch.get_height() / bar.whole)
-                for row in patches
-                for patch, bar in zip(row, bars, strict=True)
-                if bar.whole and patch.get_height()
-            ],
-        )
+        label_bars(picture, [
+            Top(x, sum(bar.parts.values()), scale.text(bar.whole)) for x, bar in enumerate(bars)
+        ])  # fmt: skip
+        label_segments(picture, [
+            (patch, scale.text(patch.get_height()), patch.get_height() / bar.whole)
+            for row in picture.axes.containers
+            for patch, bar in zip(row, bars, strict=True)
+            if bar.whole and patch.get_height()
+        ])  # fmt: skip
     return picture
 
 
@@ -188,20 +180,16 @@ def _width(labels: Sequence[str]) -> float:
     return min(max(inches, _INCHES[0]), _INCHES[1])
 
 
-def _stack(picture: Picture, bars: Sequence[_Bar], stages: Sequence[str]) -> list[list[Rectangle]]:
-    """Rectangles of each stage, one per bar."""
-    colours = stage_colours(stages)
-    below = [0.0] * len(bars)
-    patches = []
-    for name in stages:
-        heights = [bar.parts.get(name, 0.0) for bar in bars]
-        patches.append([*picture.axes.bar(
-            range(len(bars)), heights, width=0.8, bottom=below, color=colours[name],
-            hatch=HATCHES[PALETTE.index(colours[name])], edgecolor=paler(colours[name]),
-            linewidth=0.6,
-        )])  # fmt: skip
+def _stack(picture: Picture, bars: Sequence[_Bar], labels: Mapping[str, str]) -> None:
+    """Draws bars stage by stage, with these labels."""
+    colours, below = stage_colours(labels), [0.0] * len(bars)
+    for name, label in labels.items():
+        colour, heights = colours[name], [bar.parts.get(name, 0.0) for bar in bars]
+        picture.list_in_legend(picture.axes.bar(
+            range(len(bars)), heights, width=0.8, bottom=below, color=colour,
+            hatch=HATCHES[PALETTE.index(colour)], edgecolor=paler(colour), linewidth=0.6,
+        ), label)  # fmt: skip
         below = [low + height for low, height in zip(below, heights, strict=True)]
-    return patches
 
 
 def _stage_label(name: str, reports: Sequence[Report]) -> str:
@@ -226,11 +214,10 @@ def throughput_picture(
     """
     subtitle, labels = _fixed_and_labels(report, dtype, attention, config)
     unit, units = report.workload.unit, report.workload.units
-    handles: list[Artist] = []
     with drawing():
         picture = Picture(f"Predicted throughput and latency of {unit}s", subtitle, panels=2)
         rates, latency = picture.panels
-        for index, entry in enumerate(report.time):
+        for index, (entry, label) in enumerate(zip(report.time, labels, strict=True)):
             loads = sorted(entry.throughput, key=lambda load: load.concurrency)
             at = [load.concurrency for load in loads]
             bands = [load.pages_per_second_band for load in loads]
@@ -238,7 +225,8 @@ def throughput_picture(
                 "color": PALETTE[index % len(PALETTE)], "marker": MARKERS[index % len(MARKERS)],
                 "linestyle": DASHES[index // len(PALETTE) % 3],
             }  # fmt: skip
-            handles += rates.plot(at, [load.pages_per_second for load in loads], **style)
+            drawn = rates.plot(at, [load.pages_per_second for load in loads], **style)
+            picture.list_in_legend(drawn, label)
             rates.fill_between(
                 at, [each.low for each in bands], [each.high for each in bands],
                 color=style["color"], alpha=0.2, linewidth=0,
@@ -249,9 +237,9 @@ def throughput_picture(
         rates.set_ylim(bottom=0)
         scale_logarithmically(latency.xaxis, base=2)
         scale_logarithmically(latency.yaxis)
-        for inside in (_KEY["color"], "w"):
-            handles += latency.plot([], marker="o", markerfacecolor=inside, **_KEY)
-        picture.add_legend(handles, [*labels, unit, "first token"])
+        for inside, what in ((_KEY["color"], unit), ("w", "first token")):
+            mark = latency.plot([], marker="o", markerfacecolor=inside, **_KEY)
+            picture.list_in_legend(mark, what)
         picture.lay_out()
     return picture
 
@@ -285,7 +273,6 @@ def roofline_picture(
     ridges = [peak / bandwidth for peak, bandwidth in roofs]
     across = [*ridges, *(x for points in found for x, _, _ in points)]
     least, most = min(across) / 2, 2 * max(across)
-    handles: list[Artist] = []
     with drawing():
         picture = Picture(
             f"Predicted roofline of the stages of a page alone, one step of {[*markers][-1]}",
@@ -294,19 +281,18 @@ def roofline_picture(
         axes = picture.axes
         for index, (peak, bandwidth) in enumerate(roofs):
             colour = PALETTE[index % len(PALETTE)]
-            handles += axes.plot(
+            roof = axes.plot(
                 [least, ridges[index], most], [least * bandwidth, peak, peak], color=colour,
                 linestyle=DASHES[index % len(DASHES)],
             )  # fmt: skip
-            labels[index] += f": {peak:,g} TFLOP/s, {bandwidth:g} TB/s"
+            picture.list_in_legend(roof, f"{labels[index]}: {peak:,g} TFLOP/s, {bandwidth:g} TB/s")
             for x, y, name in found[index]:
                 axes.plot(x, y, color=colour, marker=markers[name])
         picture.name_axes("arithmetic intensity [FLOPs/byte]", f"rate [TFLOP/s of {dtype}]")
         scale_logarithmically(axes.xaxis)
         scale_logarithmically(axes.yaxis)
-        for marker in markers.values():
-            handles += axes.plot([], marker=marker, **_KEY)
-        picture.add_legend(handles, [*labels, *markers])
+        for name, marker in markers.items():
+            picture.list_in_legend(axes.plot([], marker=marker, **_KEY), name)
         picture.lay_out()
         if len(found) == 1:
             label_points(picture, found[0])
@@ -359,7 +345,7 @@ def accuracy_picture(found: ComparisonDocument, ranking: Ranking, subtitle: str)
                     inside = {} if score.counted else {"markerfacecolor": "white"}
                     axes.plot(rate or nan, score.score, linestyle="", **style, **inside)
         picture.name_axes("pages per second", *(each.name for each in shown))
-        handles = [picture.axes.plot(nan, nan, linestyle="", **style)[0] for style in styles]
-        picture.add_legend(handles, found.names)
+        for name, style in zip(found.names, styles, strict=True):
+            picture.list_in_legend(picture.axes.plot(nan, nan, linestyle="", **style), name)
         picture.lay_out()
     return picture
