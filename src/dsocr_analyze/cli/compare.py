@@ -23,8 +23,12 @@ from dsocr_analyze.cli import help_text, options, page_options, printing, stream
 from dsocr_analyze.errors import AnalyzeError, WorkloadError
 from dsocr_analyze.kernels import Dtype
 from dsocr_analyze.model.directory import read_config
-from dsocr_analyze.pictures import stage_chart
-from dsocr_analyze.pictures.stage_chart import ChartedReport
+from dsocr_analyze.pictures.stage_chart import (
+    ChartedReport,
+    accuracy_picture,
+    refuse_many_bars,
+    stage_picture,
+)
 from dsocr_analyze.report import comparison, ranking, reading
 from dsocr_analyze.workload import Mode, paper_dpi
 
@@ -175,7 +179,7 @@ def _check_picture(
             else "; give --gpu too"
         )
         raise WorkloadError(f"--quantity seconds needs predicted seconds{right}")
-    stage_chart.refuse_many_bars(sum(bars))
+    refuse_many_bars(sum(bars))
 
 
 def _compare(
@@ -253,7 +257,7 @@ def _show(
         partial(found.as_csv, shown), page,
     )  # fmt: skip
     named = [replace(each, name=name) for each, name in zip(charted, found.names, strict=True)]
-    draw = partial(stage_chart.stage_picture, named, stacked)
+    draw = partial(stage_picture, named, stacked)
     if found.ranking is not None:
         scores = printing.Lines("Scores", [*ranking.score_lines(found, found.ranking)], "Score: ")
         shared = ranking.opening(found, found.ranking, reports)
@@ -263,7 +267,7 @@ def _show(
             below=[scores, *said.below],
         )
         if given["gpu"] and given["quantity"] is None:
-            draw = partial(stage_chart.accuracy_picture, found, found.ranking, shared)
+            draw = partial(accuracy_picture, found, found.ranking, shared)
     printing.emit(
         context, found, said, files={given["html_file"]: "html"}, instead=given["output"],
         picture=draw,
@@ -375,10 +379,10 @@ class _Models:
         )
         if window is not None and directory.architecture.has_window:
             directory = page_options.with_window(directory, window)
-        announced = partial(streams.announced_steps, is_quiet=given["quiet"])
         return _Model(Engine(
             directory, trust_remote_code=given["trust_remote_code"], time=self.time,
-            announced=announced, with_modules=False,
+            announced=partial(streams.announced_steps, is_quiet=given["quiet"]),
+            with_modules=False,
         ), name)  # fmt: skip
 
 
@@ -478,19 +482,17 @@ def _in_modes(
 ) -> _Items:
     """Those modes of each model, by default its own; `wrong` precedes what is wrong with them."""
     items: _Items = []
+    label = "{mode}" if name is None else "{name}" if modes is None else "{name}:{mode}"
     for model in models:
         architecture = model.architecture
-        if modes is None:
-            usual = architecture.modes[architecture.default_mode]
-            items.append([(name or usual.name, model, usual)])
-            continue
+        asked = architecture.default_mode if modes is None else modes
         try:
-            found = axes.parse_modes("mode", modes, architecture)
+            found = axes.parse_modes("mode", asked, architecture)
         except WorkloadError as error:
             said = f"{architecture.name}: " if wrong is None else wrong
             raise WorkloadError(f"{said}{error}", arguments=error.arguments) from error
         items.append([
-            (f"{name}:{mode.name}" if name else mode.name, model, mode)
+            (label.format(name=name, mode=mode.name), model, mode)
             for mode in dict.fromkeys(found)
         ])  # fmt: skip
     return items
