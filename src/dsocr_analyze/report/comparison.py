@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import json
 import re
@@ -162,14 +160,16 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True, omit_defaults=True)
 
     def answer(self) -> list[str]:
         """The first lines: what a page takes in each report, or by what a ranking sorts them."""
-        asked = "page_flops|.*_page_seconds" if self.ranking is None else self.ranking.sorted_by
+        asked, most = "page_flops|.*_page_seconds", None
+        if self.ranking is not None:
+            asked, most = self.ranking.sorted_by, 1  # without its difference from the first
         lines = []
         for row in self.rows:
             if re.fullmatch(asked, row.key):
-                cells = [row.cell(place).splitlines() for place in range(len(self.names))]
-                shown = cells if self.ranking is None else [cell[:1] for cell in cells]
-                pairs = zip(self.names, shown, strict=True)
-                texts = (" ".join([name, *parts]) for name, parts in pairs)
+                texts = (
+                    " ".join([name, *row.cell(place).splitlines()[:most]])
+                    for place, name in enumerate(self.names)
+                )
                 lines.append(f"{row.quantity} [{row.unit}]: {'; '.join(texts)}")
         if keys := [each.key for each in self.config_differences]:
             others = f" and {len(keys) - _NAMED_KEYS} more" if len(keys) > _NAMED_KEYS else ""
@@ -223,7 +223,6 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True, omit_defaults=True)
 
     def as_csv(self, configs: Sequence[str] = ()) -> str:
         """One line per quantity and report, then one per differing key and named config."""
-        text = io.StringIO()
         header = ("key", "quantity", "unit", "report", "value", "difference", "ratio")
         rows = (
             (row.key, row.quantity, row.unit, *figures)
@@ -235,8 +234,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True, omit_defaults=True)
             for key in self.config_differences
             for name in configs
         )
-        csv.writer(text, lineterminator="\n").writerows((header, *rows, *keys))
-        return text.getvalue()
+        return table.csv_text([header, *rows, *keys])
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per quantity, with exact integers. Needs the extra `pandas`.

@@ -353,7 +353,7 @@ def csv_page(tables: Iterable[Table]) -> str:
 
     Of several, each row begins with the title of its own, and has the columns of all.
     """
-    found, text = [*tables], io.StringIO()
+    found = [*tables]
     # A table may have several columns of a name.
     named = [[(name, each.columns[:i].count(name)) for i, name in enumerate(each.columns)]
              for each in found]  # fmt: skip
@@ -363,7 +363,13 @@ def csv_page(tables: Iterable[Table]) -> str:
         cells = (dict(zip(names, row, strict=True)) for row in table.rows)
         rows += [[table.title, *(each.get(name, "") for name in columns)] for each in cells]
     shown = rows if len(found) > 1 else [row[1:] for row in rows]
-    csv.writer(text, lineterminator="\n").writerows([map(_csv_cell, row) for row in shown])
+    return csv_text([map(_csv_cell, row) for row in shown])
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Rows of comma-separated values; None is empty."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
