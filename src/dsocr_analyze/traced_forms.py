@@ -85,8 +85,9 @@ def traced_model(
         try:
             served = TracedServed(TracedForms(session, prefill), prompts.seq_len + longest)
         except ConfigError as error:
-            way_out = f"{error}; otherwise use runtime='eager'"
-            raise ConfigError(way_out, arguments=["runtime"]) from error
+            raise ConfigError(
+                f"{error}; otherwise use runtime='eager'", arguments=["runtime"]
+            ) from error
     forms = TracedForms(eager, replace(prompts, max_new_tokens=longest), served)
     architecture.closed_forms = cast("Any", forms)
     page = PageWorkload(

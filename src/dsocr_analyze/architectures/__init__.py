@@ -70,14 +70,6 @@ def described_architecture(path: Path) -> Architecture:
     return any_model.described_architecture(path)
 
 
-def undescribed(config: Config, model_class: str | None = None) -> Architecture:
-    """An architecture without stages, whose modules can be shown; see `any_model`."""
-    # Imported here because few runs need it and the import takes time.
-    from dsocr_analyze.architectures import any_model
-
-    return any_model.undescribed(config, model_class)
-
-
 def recognized_architecture(config: Config) -> Architecture | None:
     """The architecture of a parsed `config.json`, if it is known."""
     for known in ARCHITECTURES.values():

@@ -144,7 +144,10 @@ def undescribed_model(
         )
     if directory is None or (hf_config is None and directory.recognized is not None):
         return None
-    return dataclasses.replace(directory, described=architectures.undescribed(directory.config))
+    # Imported here because few runs need it and the import takes time.
+    from dsocr_analyze.architectures.any_model import undescribed
+
+    return dataclasses.replace(directory, described=undescribed(directory.config))
 
 
 def _of_its_own(
