@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from dsocr_analyze.timing.predict import TimeRequest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Engine:
     """Answers requests about one model, from Python and the command line.
 

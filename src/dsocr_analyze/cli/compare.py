@@ -130,7 +130,7 @@ def compare(
     printing.check_files(html=html_file)
     what = _named(context, what or ())
     time, stacked = page_options.request_with_report(context), quantity or _QUANTITIES[0]
-    models = _Models(context.params, _named_files(config or ()), time)
+    models = _Models(context.params, _names_of(config or ()), time)
     columns = _columns_of(
         what, mode, models, options.dtypes_from(dtype),
         options.switches("flash_attention", use_flash_attn),
@@ -191,21 +191,22 @@ def _compare(
     given = context.params
     counted = list(dict.fromkeys(each for each in columns if isinstance(each, _Counted)))
     used = dict.fromkeys(each.model for each in counted)
-    for each in used:
+    for model in used:
+        name = models.config_of(model) or model.directory.architecture.name
         words.print_config_findings(
-            context, each.engine.directory, by_closed_forms=given["engine"] == "analytic",
-            name=(each.config or each.architecture.name) if len(used) > 1 else None,
+            context, model.directory, by_closed_forms=given["engine"] == "analytic",
+            name=name if len(used) > 1 else None,
         )  # fmt: skip
     left_out: dict[str, str] | None = {} if given["all_models"] else None
     requests = _of_each(counted, partial(_request, given), left_out)
     for request in requests.values():
         words.warn(context, request.architecture.warnings_of(request.workload))
-    made = _of_each([*requests], lambda each: each.model.engine.report(requests[each]), left_out)
+    made = _of_each([*requests], lambda each: each.model.report(requests[each]), left_out)
     ways = {(each.model, each.setting.dtype, each.setting.flash_attention) for each in made}
     charted = [
         each
         if isinstance(each, ChartedReport)
-        else ChartedReport(each.name, made[each], each.model.config)
+        else ChartedReport(each.name, made[each], models.config_of(each.model))
         for each in columns
         if isinstance(each, ChartedReport) or each in made
     ]
@@ -215,7 +216,7 @@ def _compare(
 def _show(
     context: typer.Context,
     charted: Sequence[ChartedReport],
-    configs: Mapping[str, Path],
+    configs: Mapping[Path | None, str],
     stacked: str,
     left_out: Mapping[str, str] | None,
     *,
@@ -227,7 +228,7 @@ def _show(
     def compared() -> comparison.ComparisonDocument:
         return comparison.compare(
             [(each.name, each.report) for each in charted],
-            {name: read_config(file) for name, file in configs.items()},
+            {name: read_config(file) for file, name in configs.items() if file},
             options=options.options_used(context), accuracies=accuracies,
         )  # fmt: skip
 
@@ -243,7 +244,7 @@ def _show(
         ))  # fmt: skip
     reports = [each.report for each in charted]
     headline = found.headline(with_page=with_page)
-    shown = [*configs] if len(configs) > 1 else []
+    shown = [*configs.values()] if len(configs) > 1 else []
 
     def page() -> str:
         from dsocr_analyze.report.html import comparison_contents, render_html
@@ -297,7 +298,7 @@ def _request(given: Mapping[str, Any], column: _Counted) -> PageRequest:
     """What a column asks; raises AnalyzeError."""
     setting, sizes = column.setting, column.setting.mode
     asked = page_options.page_request(
-        given, column.model.engine.directory, mode=None, base_size=sizes.base_size,
+        given, column.model.directory, mode=None, base_size=sizes.base_size,
         image_size=sizes.image_size, crop_mode=sizes.crop_mode, dtype=setting.dtype.name,
         flash_attention=setting.flash_attention,
     )  # fmt: skip
@@ -309,44 +310,34 @@ def _request(given: Mapping[str, Any], column: _Counted) -> PageRequest:
 
 
 @dataclass(frozen=True, eq=False)
-class _Model:
-    """A model, and the name of its config unless that is the directory's own."""
-
-    engine: Engine
-    config: str | None
-
-    @property
-    def architecture(self) -> Architecture:
-        """Its architecture."""
-        return self.engine.directory.architecture
-
-
-@dataclass(frozen=True, eq=False)
 class _Models:
     """The models that options and items name, each read when first needed."""
 
     given: Mapping[str, Any]
-    configs: Mapping[str, Path]
-    """The files of `--config`, by name."""
+    configs: Mapping[Path | None, str]
+    """Names of the files of `--config`."""
     time: TimeRequest | None
 
     @cached_property
-    def named(self) -> list[_Model]:
+    def named(self) -> list[Engine]:
         """Those that a bare mode applies to: one per config."""
-        files: Mapping[Any, Any] = self.configs or {None: None}
-        return [self._read(self.given["model"], *each) for each in files.items()]
+        return [self._read(self.given["model"], file) for file in self.configs or [None]]
 
     @cache  # noqa: B019  # models live as long as their command
-    def of(self, name: str) -> list[_Model]:
+    def of(self, name: str) -> list[Engine]:
         """Those of an architecture, or else its default."""
-        found = [each for each in self.named if each.architecture is ARCHITECTURES[name]]
-        model = self.given["model"]
+        model, architecture = self.given["model"], ARCHITECTURES[name]
+        found = [each for each in self.named if each.directory.architecture is architecture]
         return found or [self._read(model if model == "reference" else None, arch=name)]
 
-    def refuse_unused(self, used: Sequence[_Model]) -> None:
+    def config_of(self, model: Engine) -> str | None:
+        """The name of a model's config, unless that is its directory's own."""
+        return self.configs.get(model.directory.config_file)
+
+    def refuse_unused(self, used: Sequence[Engine]) -> None:
         """Raises for options without effect on what is compared."""
         given, window = self.given, self.given["sliding_window"]
-        if window is not None and not any(each.architecture.has_window for each in used):
+        if window is not None and not any(each.directory.architecture.has_window for each in used):
             raise WorkloadError(
                 f"--sliding-window {window} has no effect: nothing that is compared has a sliding"
                 " window; leave it out"
@@ -357,20 +348,14 @@ class _Models:
             if given[name] is not None and (name, given[name]) != ("model", "reference")
         ]
         for each in self.named if named or self.configs else ():
-            option = named[0] if each.config is None else f"--config {self.configs[each.config]}"
+            option = f"--config {each.directory.config_file}" if self.configs else named[0]
             if each not in used:
                 raise WorkloadError(
                     f"{option} is not compared with anything; name a mode without an architecture,"
                     " or leave it out"
                 )
 
-    def _read(
-        self,
-        model: str | None,
-        name: str | None = None,
-        file: Path | None = None,
-        arch: str | None = None,
-    ) -> _Model:
+    def _read(self, model: str | None, file: Path | None = None, arch: str | None = None) -> Engine:
         given, window = self.given, self.given["sliding_window"]
         # The analytic engine reads a directory's config without executing its code.
         executable = given["trust_remote_code"] or given["engine"] == "analytic"
@@ -379,19 +364,19 @@ class _Models:
         )
         if window is not None and directory.architecture.has_window:
             directory = page_options.with_window(directory, window)
-        return _Model(Engine(
+        return Engine(
             directory, trust_remote_code=given["trust_remote_code"], time=self.time,
             announced=partial(streams.announced_steps, is_quiet=given["quiet"]),
             with_modules=False,
-        ), name)  # fmt: skip
+        )  # fmt: skip
 
 
-def _named_files(files: Sequence[Path]) -> Mapping[str, Path]:
-    """By name, or by path if two have the same name."""
+def _names_of(files: Sequence[Path]) -> Mapping[Path | None, str]:
+    """Their names, or paths if two have the same name."""
     if twice := [file for file in files if files.count(file) > 1]:
         raise WorkloadError(f"--config {twice[0]} is given twice; give every file once")
     names = {file.name for file in files}
-    return {file.name if len(names) == len(files) else str(file): file for file in files}
+    return {file: file.name if len(names) == len(files) else str(file) for file in files}
 
 
 # --- the columns ----------------------------------------------------------------------------------
@@ -401,11 +386,11 @@ class _Counted(NamedTuple):
     """A column to be counted."""
 
     name: str
-    model: _Model
+    model: Engine
     setting: Setting
 
 
-_Asked: TypeAlias = tuple[str, _Model, Mode]
+_Asked: TypeAlias = tuple[str, Engine, Mode]
 """What the user named, or else the mode; the model; the mode."""
 
 _Items: TypeAlias = list[list[_Asked | ChartedReport]]
@@ -438,7 +423,7 @@ def _columns_of(
         setting = Setting(sizes, dtype, flash_attention)
         parts = (
             item if max(map(len, of_models)) > 1 else "",
-            model.config if len(models.configs) > 1 else "",
+            models.config_of(model) if len(models.configs) > 1 else "",
             setting.dtype.name if len(dtypes) > 1 else "",
             setting.attention if len(attentions) > 1 else "",
         )
@@ -459,7 +444,7 @@ def _of_item(item: str, mode: str | None, models: _Models) -> _Items:
     if name is not None and not colon:
         return _in_modes(name, mode, found)
     text = item if name is None else own_mode
-    architectures = [each.architecture for each in found]
+    architectures = [each.directory.architecture for each in found]
     lacking = [each for each in architectures if not axes.is_mode_or_sizes(each, text)]
     if name is None and lacking:
         if input_files.is_folder(path):
@@ -478,13 +463,13 @@ def _of_item(item: str, mode: str | None, models: _Models) -> _Items:
 
 
 def _in_modes(
-    name: str | None, modes: str | None, models: Sequence[_Model], wrong: str | None = None
+    name: str | None, modes: str | None, models: Sequence[Engine], wrong: str | None = None
 ) -> _Items:
     """Those modes of each model, by default its own; `wrong` precedes what is wrong with them."""
     items: _Items = []
     label = "{mode}" if name is None else "{name}" if modes is None else "{name}:{mode}"
     for model in models:
-        architecture = model.architecture
+        architecture = model.directory.architecture
         asked = architecture.default_mode if modes is None else modes
         try:
             found = axes.parse_modes("mode", asked, architecture)
