@@ -82,13 +82,11 @@ class ModelDirectory:
                     f"model directory {str(path)!r} {what}; give a directory with config.json and"
                     " the model's Python files, or none at all to run the built-in reference"
                 )
-            config = read_config(path / "config.json")
-            sources = _python_files(path)
+            return cls(path, read_config(path / _CONFIG), _python_files(path), described)
         except OSError as error:
             raise ModelDirectoryError(
                 f"cannot read model directory {str(path)!r}: {error.strerror or error}"
             ) from error
-        return cls(path, config, sources, described)
 
     @classmethod
     def of_architecture(cls, architecture: Architecture) -> Self:
@@ -209,8 +207,9 @@ class ModelDirectory:
             told = str(error)
             if self.config_file is None or not told.startswith(_CONFIG):
                 raise
-            named = f"{str(self.config_file)!r}{told.removeprefix(_CONFIG)}"
-            raise ConfigError(named, arguments=error.arguments) from error
+            raise ConfigError(
+                f"{str(self.config_file)!r}{told.removeprefix(_CONFIG)}", arguments=error.arguments
+            ) from error
 
     @cached_property
     def config_findings(self) -> ConfigFindings:
@@ -445,11 +444,11 @@ def check_loads_nothing(config: Config) -> None:
     for path, key, value, owner in _entries(config):
         mark, advice = _LOADED.get(key, ("", ""))
         is_harmless = not value or (mark and not (isinstance(value, str) and mark in value))
-        if not advice or is_harmless or _names_no_file(path, key, value, owner, config):
-            continue
-        raise ConfigError(
-            f"config.json has {path!r} {shown(value)}, which would be loaded by its name; {advice}"
-        )
+        if advice and not is_harmless and not _names_no_file(path, key, value, owner, config):
+            raise ConfigError(
+                f"config.json has {path!r} {shown(value)}, which would be loaded by its name;"
+                f" {advice}"
+            )
 
 
 def _names_no_file(path: str, key: str, value: JsonValue, owner: Config, config: Config) -> bool:
