@@ -147,18 +147,17 @@ class Engine:
     def session(self, asked: PageRequest) -> DeepSeekOCRSession:
         """The model in the type and attention that are asked for, loaded on first use."""
         way = asked.dtype, asked.flash_attention
-        if way in self._sessions:
-            return self._sessions[way]
-        self.directory.check_values()  # raises before torch is imported
-        start_torch()
-        with importing():
-            from dsocr_analyze.session import DeepSeekOCRSession
+        if way not in self._sessions:
+            self.directory.check_values()  # raises before torch is imported
+            start_torch()
+            with importing():
+                from dsocr_analyze.session import DeepSeekOCRSession
 
-        self._sessions[way] = session = DeepSeekOCRSession.from_directory(
-            self.directory, device=self.device, dtype=asked.dtype,
-            flash_attention=asked.flash_attention, trust_remote_code=self.trust_remote_code,
-        )  # fmt: skip
-        return session
+            self._sessions[way] = DeepSeekOCRSession.from_directory(
+                self.directory, device=self.device, dtype=asked.dtype,
+                flash_attention=asked.flash_attention, trust_remote_code=self.trust_remote_code,
+            )  # fmt: skip
+        return self._sessions[way]
 
 
 def start_torch() -> None:
@@ -286,16 +285,12 @@ def compare(reports: Mapping[str, Report]) -> ComparisonDocument:
     if not reports:
         raise WorkloadError("there are no reports to compare; give at least one")
     models = {name: report.metadata.model for name, report in reports.items()}
-    configs = None
-    if (
-        len({each.architecture for each in models.values()}) == 1
-        and len({each.config_digest for each in models.values()}) > 1
-    ):
-        configs = {
-            name: json.loads(each.config_text)
-            for name, each in models.items()
-            if each.config_text is not None
-        }
+    has_one = len({each.architecture for each in models.values()}) == 1
+    configs = {
+        name: json.loads(each.config_text)
+        for name, each in models.items()
+        if has_one and each.config_text is not None
+    }
     return comparison.compare(list(reports.items()), configs)
 
 
