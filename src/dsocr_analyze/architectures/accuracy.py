@@ -69,8 +69,11 @@ class Benchmark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def first(self) -> Mapping[str, Score]:
         """The first score of each architecture, by its name."""
-        scores = [score for publication in self.published for score in publication.scores]
-        return {score.architecture: score for score in reversed(scores)}
+        return {
+            score.architecture: score
+            for publication in reversed(self.published)
+            for score in reversed(publication.scores)
+        }
 
 
 def published_accuracies() -> Mapping[str, Benchmark]:

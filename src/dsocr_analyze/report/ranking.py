@@ -111,9 +111,8 @@ def ranking_tables(found: ComparisonDocument, ranking: Ranking) -> Iterator[tabl
 
 def score_lines(found: ComparisonDocument, ranking: Ranking) -> Iterator[str]:
     """Who published which scores of the models, and which of them have none."""
-    known = set[str]()
+    known = set[str]().union(*(each.first for each in ranking.accuracies.values()))
     for benchmark in ranking.accuracies.values():
-        known.update(benchmark.first)
         for each in benchmark.published:
             scores = [score for score in each.scores if score.architecture in found.architectures]
             if scores:
