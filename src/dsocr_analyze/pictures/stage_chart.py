@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -333,19 +332,18 @@ def accuracy_picture(found: ComparisonDocument, ranking: Ranking, subtitle: str)
             f"Published accuracy over predicted pages per second ({rates.quantity})",
             subtitle.replace("\n", ". "), width=_INCHES[1], panels=len(shown),
         )  # fmt: skip
-        styles = [
-            {"color": PALETTE[place % len(PALETTE)], "marker": MARKERS[place % len(MARKERS)]}
-            for place in range(len(found.names))
-        ]
-        for axes, benchmark in zip(picture.panels, shown, strict=True):
-            for rate, architecture, style in zip(
-                rates.values, found.architectures, styles, strict=True
-            ):
-                if score := benchmark.first.get(architecture or ""):
+        for place, (name, architecture, rate) in enumerate(
+            zip(found.names, found.architectures, rates.values, strict=True)
+        ):
+            style: dict[str, Any] = {
+                "color": PALETTE[place % len(PALETTE)], "marker": MARKERS[place % len(MARKERS)],
+                "linestyle": "",
+            }  # fmt: skip
+            picture.list_in_legend(picture.axes.plot([], **style), name)
+            for axes, benchmark in zip(picture.panels, shown, strict=True):
+                if rate and (score := benchmark.first.get(architecture or "")):
                     inside = {} if score.counted else {"markerfacecolor": "white"}
-                    axes.plot(rate or nan, score.score, linestyle="", **style, **inside)
+                    axes.plot(rate, score.score, **style, **inside)
         picture.name_axes("pages per second", *(each.name for each in shown))
-        for name, style in zip(found.names, styles, strict=True):
-            picture.list_in_legend(picture.axes.plot(nan, nan, linestyle="", **style), name)
         picture.lay_out()
     return picture
