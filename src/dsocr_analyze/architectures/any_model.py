@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 _DTYPES_OF_KINDS: Final = {"b": "bool", "i": IDS_DTYPE, "f": MODEL_DTYPE}
 """By the kinds of data that numpy tells apart."""
 
+_DTYPES: Final = (
+    MODEL_DTYPE, "float32", "float16", "bfloat16", "float64", IDS_DTYPE, "int32", "int16", "int8",
+    "uint8", "bool",
+)  # fmt: skip
+
 _ATTENTIONS: Final = ("eager", "sdpa")
 _ROLES: Final = ("prefill", "decode")
 _SIZE: Final = f'a whole number from 1, "{BATCH}", "{TOKENS}" or "{KEYS}"'
@@ -144,19 +149,23 @@ def described_architecture(path: Path) -> DescribedModel:
     Raises ConfigError for unknown, missing or impossible keys.
     """
     top = read_toml(path)
-    stages = _stages(top)
     found = DescribedModel(
+        stages=_stages(top),
         file=top.file,
         name=top.text("name"),
         model_class=top.text("class", None),
         attention=top.choice("attention", _ATTENTIONS, _ATTENTIONS[0]),
         routed_expert=_routed_expert(top),
-        stages=stages,
-        prompt=_prompt(top, is_needed=stages[-1].role == "decode"),
+        prompt=_prompt(top),
         inputs=_inputs(top.table("inputs")),
         has_decode_table=top.value("decode", None, dict, "a table") is not None,
     )
     top.done()
+    if found.prompt is None and found.decode is not None:
+        raise ConfigError(
+            f"{top.file}: 'prompt' is missing; a model that decodes needs one, such as"
+            " [prompt] tokens = 100"
+        )
     if found.prompt is None and not found.inputs:
         raise ConfigError(
             f"{top.file}: the model has no inputs; give 'prompt' (tokens), 'inputs' or both"
@@ -205,19 +214,15 @@ def _routed_expert(top: TomlTable) -> re.Pattern[str] | None:
         raise top.refusal(
             "routed_expert", "a path that ends in .*, such as 'model.layers.*.experts.*'"
         )
-    parts = [r"[^.]+" if part == "*" else re.escape(part) for part in path[:-2].split(".")]
-    experts = r"\.".join(parts)
+    experts = r"\.".join(
+        r"[^.]+" if part == "*" else re.escape(part) for part in path[:-2].split(".")
+    )
     return re.compile(rf"(?P<experts>{experts})\.(?P<index>[^.]+)(?:\..*)?")
 
 
-def _prompt(top: TomlTable, *, is_needed: bool) -> Prompt | None:
+def _prompt(top: TomlTable) -> Prompt | None:
     table = top.table("prompt")
     if not top.has("prompt"):
-        if is_needed:
-            raise ConfigError(
-                f"{top.file}: 'prompt' is missing; a model that decodes needs one, such as"
-                " [prompt] tokens = 100"
-            )
         return None
     prompt = Prompt(
         tokens=table.whole("tokens", least=1, most=LARGEST_COUNT),
@@ -263,14 +268,10 @@ def _tensor(table: TomlTable) -> TensorInput:
             f" {'missing' if shape is None else 'given'}; give one of them"
         )
     usual_dtype = MODEL_DTYPE if values is None else _usual_dtype(table, values)
-    dtype = table.choice("dtype", (
-        MODEL_DTYPE, "float32", "float16", "bfloat16", "float64", IDS_DTYPE, "int32", "int16",
-        "int8", "uint8", "bool",
-    ), usual_dtype)  # fmt: skip
     found = TensorInput(
         shape=shape,
         values=None if values is None else tuple(values),
-        dtype=dtype,
+        dtype=table.choice("dtype", _DTYPES, usual_dtype),
         fill=table.value("fill", 1, (int, float), "a number"),
         placed=_placed(table, (int, float), "a number"),
         is_repeated=table.choice("repeat", (BATCH,), None) is not None,
