@@ -363,8 +363,8 @@ def directory_named(
         file = None if isinstance(config, Mapping) else Path(config)
         values = config if isinstance(config, Mapping) else read_config(Path(config))
         if model is None and architecture is None:
-            is_foreign = foreign_model(values) is not None
-            found = architecture_of(values) if is_foreign else recognized_architecture(values)
+            find = architecture_of if foreign_model(values) else recognized_architecture
+            found = find(values)
             architecture = DEFAULT.name if found is None else found.name
         return directory_named(model, architecture).with_config(values, file)
     if model is not None and architecture is not None:

@@ -139,8 +139,10 @@ class TracedForms:
         steps = dict(zip(traces.step_numbers, traces.decode_steps, strict=True))
         *_, stretch = (each for each in traces.stretches if each[0] <= number)
         first, second = steps[stretch[0]], steps[stretch[min(1, len(stretch) - 1)]]
-        pairs = zip(first.kernels, second.kernels, strict=True)
-        return tuple(_changed(*pair, number - stretch[0]) for pair in pairs)
+        return tuple(
+            _changed(one, other, number - stretch[0])
+            for one, other in zip(first.kernels, second.kernels, strict=True)
+        )
 
     def parameter_count(self, _: Any) -> int:
         """Parameters of the whole model."""
@@ -182,8 +184,9 @@ def _last_step(dtype: Dtype, figures: Composition) -> BytesAlive:
     """The cache, with one layer twice as it grows, and logits in the model's type and in fp32."""
     memory, (*_, step) = figures.memory, figures.stages.values()
     *_, head = (each for each in step.kernels if isinstance(each.dimensions, Gemm))
-    numbered = filter(None, map(_LAYER.match, step.own))
-    layers = 1 + max((int(each["index"]) for each in numbered), default=0)
+    layers = 1 + max(
+        (int(each["index"]) for each in filter(None, map(_LAYER.match, step.own))), default=0
+    )
     cached = memory.kv_cache_bytes + memory.kv_cache_bytes // layers
     logits = head.work.activations * sum({dtype.nbytes, FLOAT32.nbytes})
     return BytesAlive(memory.inputs_bytes, cached, 0, logits)

@@ -72,8 +72,11 @@ _AT_ONCE: Final = "1,32"  # pages in flight of all models, unless others are ask
 
 def _comparable() -> list[str]:
     """What can be compared, except saved reports."""
-    named = [f"{name}:{mode}" for name, each in ARCHITECTURES.items() for mode in each.modes]
-    return [*options.modes(), *ARCHITECTURES, *named]
+    return [
+        *options.modes(),
+        *ARCHITECTURES,
+        *(f"{name}:{mode}" for name, each in ARCHITECTURES.items() for mode in each.modes),
+    ]
 
 
 def compare(
@@ -238,9 +241,11 @@ def _show(
             found, given["sort"] or ("pages-per-second" if given["gpu"] else "weights")
         )
         charted = [charted[place] for place in ranking.order_of(row)]
-        dpi = None if given["image"] else paper_dpi(given["page"] or DEFAULT_PAGE)
         found = structs.replace(compared(), ranking=comparison.Ranking(
-            sorted_by=row.key, dpi=dpi, left_out=left_out, accuracies=accuracies,
+            sorted_by=row.key,
+            dpi=None if given["image"] else paper_dpi(given["page"] or DEFAULT_PAGE),
+            left_out=left_out,
+            accuracies=accuracies,
         ))  # fmt: skip
     reports = [each.report for each in charted]
     headline = found.headline(with_page=with_page)
@@ -357,11 +362,11 @@ class _Models:
 
     def _read(self, model: str | None, file: Path | None = None, arch: str | None = None) -> Engine:
         given, window = self.given, self.given["sliding_window"]
-        # The analytic engine reads a directory's config without executing its code.
-        executable = given["trust_remote_code"] or given["engine"] == "analytic"
         directory = page_options.model_directory_from(
-            model, arch or given["arch"], file, trust_remote_code=executable
-        )
+            model, arch or given["arch"], file,
+            # The analytic engine reads a directory's config without executing its code.
+            trust_remote_code=given["trust_remote_code"] or given["engine"] == "analytic",
+        )  # fmt: skip
         if window is not None and directory.architecture.has_window:
             directory = page_options.with_window(directory, window)
         return Engine(

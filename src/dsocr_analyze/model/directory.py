@@ -126,8 +126,11 @@ class ModelDirectory:
 
     def with_config(self, values: Config, file: Path | None = None) -> Self:
         """The same files, with their `auto_map` in another config, of `file`."""
-        config = {**values, "auto_map": self.config.get("auto_map")}
-        return replace(self, config=config, config_file=file or self.config_file)
+        return replace(
+            self,
+            config={**values, "auto_map": self.config.get("auto_map")},
+            config_file=file or self.config_file,
+        )
 
     @property
     def is_reference(self) -> bool:

@@ -224,8 +224,9 @@ def throughput_picture(
                 "color": PALETTE[index % len(PALETTE)], "marker": MARKERS[index % len(MARKERS)],
                 "linestyle": DASHES[index // len(PALETTE) % 3],
             }  # fmt: skip
-            drawn = rates.plot(at, [load.pages_per_second for load in loads], **style)
-            picture.list_in_legend(drawn, label)
+            picture.list_in_legend(
+                rates.plot(at, [load.pages_per_second for load in loads], **style), label
+            )
             rates.fill_between(
                 at, [each.low for each in bands], [each.high for each in bands],
                 color=style["color"], alpha=0.2, linewidth=0,
@@ -237,8 +238,9 @@ def throughput_picture(
         scale_logarithmically(latency.xaxis, base=2)
         scale_logarithmically(latency.yaxis)
         for inside, what in ((_KEY["color"], unit), ("w", "first token")):
-            mark = latency.plot([], marker="o", markerfacecolor=inside, **_KEY)
-            picture.list_in_legend(mark, what)
+            picture.list_in_legend(
+                latency.plot([], marker="o", markerfacecolor=inside, **_KEY), what
+            )
         picture.lay_out()
     return picture
 

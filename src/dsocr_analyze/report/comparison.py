@@ -188,8 +188,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True, omit_defaults=True)
                 self.names, self.architectures, self.ran, strict=True
             )
         ]  # fmt: skip
-        workloads = [each.workload for each in self.columns]
-        shared = _pages(workloads) if with_page or has_several else ""
+        shared = _pages(each.workload for each in self.columns) if with_page or has_several else ""
         return f"Ran: {'; '.join(ran)}{shared}"
 
     def opening(self) -> str:
