@@ -512,7 +512,7 @@ def _draw_lines(picture: Picture, series: Series, style: str) -> None:
 
 
 def _draw_bars(picture: Picture, series: Series, scale: Scale) -> None:
-    """Groups of bars, with their values, in a picture that is laid out."""
+    """Groups of bars with their values, for which it lays the picture out."""
     names = dict.fromkeys(name for points in series.values() for name, _ in points)
     place = {name: index for index, name in enumerate(names)}
     width = 0.8 / max(len(series), 1)
@@ -526,5 +526,4 @@ def _draw_bars(picture: Picture, series: Series, scale: Scale) -> None:
         ), label)  # fmt: skip
         tops += own
     picture.name_bars(list(names))
-    picture.lay_out()
     label_bars(picture, tops)

@@ -431,24 +431,23 @@ class Top(NamedTuple):
 
 
 def label_bars(picture: Picture, tops: Sequence[Top]) -> None:
-    """Writes values above bars of a laid out picture, vertically or not at all if narrow."""
+    """Lays a picture out with values above bars, vertically or not at all if narrow."""
+    picture.lay_out()
     axes, measure = picture.axes, picture.measure
     first, last = axes.get_xlim()
     centres = sorted(top.x for top in tops)
     slots = [right - left for left, right in itertools.pairwise(centres)]
     slot = 0.97 * axes.bbox.width * min(slots, default=last - first) / (last - first) - 1
+    room, labelled = 0.0, list[Top]()
     for rotation, size in ((turned, size) for turned in (0, 90) for size in (8.0, 7.0, 6.0)):
         high = measure.height("0", size)
         wide = max((measure.width(top.text, size) for top in tops), default=0)
         if (high if rotation else wide) <= slot:
+            room, labelled = (wide if rotation else high) + _ABOVE, [*tops]
             break
-    else:
-        _end_axis(axes, tops, 0)
-        picture.lay_out()
-        return
-    _end_axis(axes, tops, (wide if rotation else high) + _ABOVE)
+    _end_axis(axes, tops, room)
     picture.lay_out()
-    for x, height, text in tops:
+    for x, height, text in labelled:
         axes.annotate(
             text, (x, height), (0, 72 * _ABOVE / 2 / picture.figure.dpi),
             textcoords="offset points", ha="center", va="bottom", rotation=rotation, fontsize=size,

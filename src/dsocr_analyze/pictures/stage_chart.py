@@ -125,7 +125,6 @@ def stage_picture(compared: Sequence[ChartedReport], quantity: str) -> Picture:
         scale_axis(picture.axes.yaxis, scale)
         picture.name_bars([_label(bar, differing) for bar in bars])
         _stack(picture, bars, {name: _stage_label(name, reports) for name in stages})
-        picture.lay_out()
         label_bars(picture, [
             Top(x, sum(bar.parts.values()), scale.text(bar.whole)) for x, bar in enumerate(bars)
         ])  # fmt: skip
@@ -156,8 +155,10 @@ def _bars_of(compared: ChartedReport, quantity: str) -> Iterator[_Bar]:
             )  # fmt: skip
         return
     page = report.total.page
-    whole = page.flops if quantity == "flops" else page.bytes_moved
-    yield _Bar(compared.name, settings, page_parts(report, AMOUNTS[quantity]), whole)
+    yield _Bar(
+        compared.name, settings, page_parts(report, AMOUNTS[quantity]),
+        page.flops if quantity == "flops" else page.bytes_moved,
+    )  # fmt: skip
 
 
 def _label(bar: _Bar, differing: Sequence[str]) -> str:
