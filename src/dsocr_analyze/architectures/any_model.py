@@ -20,7 +20,6 @@ from dsocr_analyze.architectures.architecture import (
     Numbers,
     PlacedValue,
     Prompt,
-    Size,
     TensorInput,
     made_inputs,
 )
@@ -261,7 +260,8 @@ def _input(table: TomlTable, key: str, value: TomlValue) -> Input:
 
 
 def _tensor(table: TomlTable) -> TensorInput:
-    shape, values = _shape(table), table.value("values", None, list, "numbers, in lists")
+    shape = table.value("shape", None, list, f"a list, each item {_SIZE}", _are_sizes)
+    values = table.value("values", None, list, "numbers, in lists")
     if (shape is None) == (values is None):
         raise ConfigError(
             f"{table.file}: '{table.path('shape')}' and 'values' are both"
@@ -269,7 +269,7 @@ def _tensor(table: TomlTable) -> TensorInput:
         )
     usual_dtype = MODEL_DTYPE if values is None else _usual_dtype(table, values)
     found = TensorInput(
-        shape=shape,
+        shape=None if shape is None else tuple(shape),
         values=None if values is None else tuple(values),
         dtype=table.choice("dtype", _DTYPES, usual_dtype),
         fill=table.value("fill", 1, (int, float), "a number"),
@@ -290,14 +290,8 @@ def _tensor(table: TomlTable) -> TensorInput:
     return found
 
 
-def _shape(table: TomlTable) -> tuple[Size, ...] | None:
-    def are_sizes(items: list[Any]) -> bool:
-        return all(
-            each in (BATCH, TOKENS, KEYS) or (type(each) is int and each > 0) for each in items
-        )
-
-    found = table.value("shape", None, list, f"a list, each item {_SIZE}", are_sizes)
-    return None if found is None else tuple(found)
+def _are_sizes(items: list[Any]) -> bool:
+    return all(each in (BATCH, TOKENS, KEYS) or (type(each) is int and each > 0) for each in items)
 
 
 def _usual_dtype(table: TomlTable, values: list[Numbers]) -> str:
