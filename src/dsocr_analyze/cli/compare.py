@@ -254,8 +254,9 @@ def _show(
     def page() -> str:
         from dsocr_analyze.report.html import comparison_contents, render_html
 
-        lines = [line for each in said.below for line in each.lines]
-        return render_html(comparison_contents(found, reports, headline, lines, shown))
+        return render_html(comparison_contents(
+            found, reports, headline, [line for each in said.below for line in each.lines], shown
+        ))  # fmt: skip
 
     said = printing.Said(
         "\n".join([*found.answer(), headline, found.opening()]), list(found.tables(shown)),
@@ -265,12 +266,12 @@ def _show(
     named = [replace(each, name=name) for each, name in zip(charted, found.names, strict=True)]
     draw = partial(stage_picture, named, stacked)
     if found.ranking is not None:
-        scores = printing.Lines("Scores", [*ranking.score_lines(found, found.ranking)], "Score: ")
+        scores = [*ranking.score_lines(found, found.ranking)]
         shared = ranking.opening(found, found.ranking, reports)
         said = said._replace(
             opening="\n".join([*found.answer(), shared]),
             tables=[*ranking.ranking_tables(found, found.ranking)],
-            below=[scores, *said.below],
+            below=[printing.Lines("Scores", scores, "Score: "), *said.below],
         )
         if given["gpu"] and given["quantity"] is None:
             draw = partial(accuracy_picture, found, found.ranking, shared)

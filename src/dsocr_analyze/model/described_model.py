@@ -133,11 +133,10 @@ def check_stages(module: torch.nn.Module, architecture: Architecture) -> None:
         for prefix in stage.prefixes:
             if prefix not in paths:
                 alike = difflib.get_close_matches(prefix, paths, 3, 0.5)
-                first = [name for name, _ in module.named_children()]
                 raise ConfigError(
                     f"stage {stage.name!r} of {architecture.name!r} has the prefix {prefix!r}, but"
                     f" {type(module).__name__} has nothing at that path; give a path such as"
-                    f" {', '.join(alike or first)}"
+                    f" {', '.join(alike or dict(module.named_children()))}"
                 )
 
 
