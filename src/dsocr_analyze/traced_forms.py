@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final, cast
@@ -65,7 +64,8 @@ def traced_model(
     Raises:
         ConfigError: It does not decode, or a serving engine is to run an unknown kind of decoder.
     """
-    architecture, most = copy(session.architecture), prompts.max_new_tokens
+    described: Any = session.architecture
+    architecture, most = replace(described), prompts.max_new_tokens
     if architecture.decode is None:
         raise ConfigError(
             f"{architecture.title} has no stage with the role 'decode'; seconds and memory are"
@@ -74,7 +74,7 @@ def traced_model(
     longest = max((each.lengths(most).longest for each in jobs), default=most)
     eager, served = session, None
     if not all(each.host.is_eager for each in jobs):
-        fused = replace(cast("Any", session.architecture), attention="sdpa")
+        fused = replace(described, attention="sdpa")
         with suppress(ConfigError):  # of a class that has none
             session = DeepSeekOCRSession.from_directory(
                 replace(session.loaded.directory, described=fused),
@@ -88,8 +88,7 @@ def traced_model(
             raise ConfigError(
                 f"{error}; otherwise use runtime='eager'", arguments=["runtime"]
             ) from error
-    forms = TracedForms(eager, replace(prompts, max_new_tokens=longest), served)
-    architecture.closed_forms = cast("Any", forms)
+    architecture.closed_forms = TracedForms(eager, replace(prompts, max_new_tokens=longest), served)
     page = PageWorkload(
         page=(1, 1), base_size=1, image_size=1, crop_mode=False, grid=(1, 1),
         views=served.inputs if served else (), visual_tokens=0, text_tokens=prompts.seq_len,
@@ -253,8 +252,9 @@ class TracedServed(Served):
             **(_sizes_of_experts(config) if routed else {}),
         )
         # Which of the layers are routed makes no difference to a pass.
-        first = decoder.layers - len(routed)
-        self.dimensions: Any = ModelDimensions(replace(decoder, first_k_dense_replace=first))
+        self.dimensions: Any = ModelDimensions(
+            replace(decoder, first_k_dense_replace=decoder.layers - len(routed))
+        )
         self._check_layers(prefill, routed, forms.workload.seq_len)
 
     def _check_layers(self, prefill: StageFigures, routed: Set[str], T: int) -> None:

@@ -283,11 +283,13 @@ def roofline_picture(
         axes = picture.axes
         for index, (peak, bandwidth) in enumerate(roofs):
             colour = PALETTE[index % len(PALETTE)]
-            roof = axes.plot(
-                [least, ridges[index], most], [least * bandwidth, peak, peak], color=colour,
-                linestyle=DASHES[index % len(DASHES)],
+            picture.list_in_legend(
+                axes.plot(
+                    [least, ridges[index], most], [least * bandwidth, peak, peak], color=colour,
+                    linestyle=DASHES[index % len(DASHES)],
+                ),
+                f"{labels[index]}: {peak:,g} TFLOP/s, {bandwidth:g} TB/s",
             )  # fmt: skip
-            picture.list_in_legend(roof, f"{labels[index]}: {peak:,g} TFLOP/s, {bandwidth:g} TB/s")
             for x, y, name in found[index]:
                 axes.plot(x, y, color=colour, marker=markers[name])
         picture.name_axes("arithmetic intensity [FLOPs/byte]", f"rate [TFLOP/s of {dtype}]")
