@@ -136,12 +136,11 @@ def undescribed_model(
     model: str | None, arch: str | None, config: Path | None, hf_config: Path | None
 ) -> ModelDirectory | None:
     """The model of transformers' own code that is named without a stages file, if any."""
-    is_named = hf_config is None and arch is not None
-    directory = None if is_named else _of_its_own(model, config, hf_config)
     if hf_config is not None and arch is not None:
         raise WorkloadError(
             f"--hf-config {hf_config} is of no known architecture; leave out --arch {arch}"
         )
+    directory = None if arch is not None else _of_its_own(model, config, hf_config)
     if directory is None or (hf_config is None and directory.recognized is not None):
         return None
     # Imported here because few runs need it and the import takes time.
