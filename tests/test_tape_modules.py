@@ -401,12 +401,12 @@ def test_activations_are_all_that_transformers_knows():
 )
 def test_an_encoder_may_keep_its_mask(heads, kv_heads, N, q, dtype):
     c = EncoderDimensions(
-        width=4 * heads, layers=2, heads=heads, kv_heads=kv_heads, intermediate_size=5,
-        view_sizes=(64 * q,),
+        hidden_size=4 * heads, layers=2, heads=heads, kv_heads=kv_heads, head_dim=4,
+        intermediate_size=5, hidden_act="silu", view_sizes=(64 * q,),
     )  # fmt: skip
 
     def encoded(t, *, has_mask):
-        return qwen2_encoder(t, features(t, N, c.width, q, q), N, q, c, has_mask=has_mask)
+        return qwen2_encoder(t, features(t, N, c.hidden_size, q, q), N, q, c, has_mask=has_mask)
 
     kept, made = (
         alone(functools.partial(encoded, has_mask=has_mask), dtype, WholeTape)
@@ -994,10 +994,10 @@ def test_choices_spread_evenly_over_experts(tokens, experts, chosen, rows):
 
 def test_bytes_of_a_plain_and_a_latent_cache():
     t = Tape(BF16)
-    _, keys, values = attend(t, heads_of(10, 10, 128, 1280), Pass(1, 1))
+    _, (keys, values) = attend(t, heads_of(10, 10, 128, 1280), Pass(1, 1))
     assert 12 * (keys.nbytes + values.nbytes) == 61_440
     wide = dataclasses.replace(LATENT, kv_lora_rank=512, qk_rope_head_dim=64)
-    _, key, shared, *_ = latent(t, wide, Pass(3, 100))
+    _, (key, shared, *_) = latent(t, wide, Pass(3, 100))
     assert 12 * (key.nbytes + shared.nbytes) == 3 * 100 * 12 * 576 * 2
 
 

@@ -386,7 +386,7 @@ def _cached(output: Any) -> Size:
     match output:
         case list(kept) | (_, list(kept)):
             return sum(_bytes_of(each) for each in kept)
-        case (_, *kept) if len(kept) > 1:
+        case (Operand(), tuple(kept), *_):
             return _bytes_of(kept)
         case _:
             return 0

@@ -20,13 +20,14 @@ from dsocr_analyze.architectures.config_file import (
     Config,
     ConfigKeys,
 )
-from dsocr_analyze.architectures.ocr_family.attention import qwen2_layer, rotary_tables, rotated
+from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass, rotary_tables
 from dsocr_analyze.architectures.ocr_family.config_table import (
     PROJECTOR_KEYS,
     SAM_KEYS,
     Rules,
     key_table,
 )
+from dsocr_analyze.architectures.ocr_family.decoder import layers
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     DecoderDimensions,
     ProjectorDimensions,
@@ -46,9 +47,8 @@ from dsocr_analyze.architectures.ocr_family.vision import projector, sam
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.figures import StageScope
-from dsocr_analyze.kernels import BOOL, INT64, Attention
+from dsocr_analyze.kernels import BOOL, INT64
 from dsocr_analyze.tape import Operand, Size, Tape
-from dsocr_analyze.tape.modules import fused_attention, linear, rms_norm
 from dsocr_analyze.workload import Mode, ViewBatch
 
 _PUBLISHED_CODE: Final[Mapping[str, str]] = {
@@ -144,22 +144,14 @@ _PUBLISHED_CHANNELS: Final = 1024
 """Last of the published `downsample_channels`, which its code replaces by the encoder's width."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderDimensions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderDimensions(DecoderDimensions):
     """Qwen2 as an encoder (`Qwen2Decoder2Encoder`), `vision_config.width["qwen2-0-5b"]`.
 
     Attributes:
-        width: Features per token.
-        kv_heads: Key and value heads.
-        intermediate_size: Hidden width of a layer's MLP.
         view_sizes: Pixels per side of views with a table of queries.
     """
 
-    width: int
-    layers: int
-    heads: int
-    kv_heads: int
-    intermediate_size: int
     view_sizes: tuple[int, ...]
 
     @classmethod
@@ -186,11 +178,15 @@ class EncoderDimensions:
             "sizes of views that become different numbers of tokens",
         )
         return cls(
-            width=width,
+            hidden_size=width,
             layers=layers,
             heads=heads,
             kv_heads=kv_heads,
+            head_dim=width // heads,
             intermediate_size=intermediate_size,
+            hidden_act="silu",
+            attention_bias=True,
+            has_output_bias=False,
             view_sizes=sizes,
         )
 
@@ -213,14 +209,14 @@ class OCR2Dimensions(RelativeDimensions):
         sam = SamDimensions.from_config(config)
         middle, last = sam.downsample_channels
         ConfigKeys(config).section("vision_config.width.sam_vit_b").check(
-            last in (_PUBLISHED_CHANNELS, encoder.width),
+            last in (_PUBLISHED_CHANNELS, encoder.hidden_size),
             "downsample_channels",
-            f"[{middle}, {encoder.width}], the encoder's width at last",
+            f"[{middle}, {encoder.hidden_size}], the encoder's width at last",
         )
-        sam = replace(sam, downsample_channels=(middle, encoder.width))
+        sam = replace(sam, downsample_channels=(middle, encoder.hidden_size))
         projector = ProjectorDimensions.from_config(config)
         decoder = DecoderDimensions.from_config(config)
-        check_projector(projector, encoder.width, "the encoder's width", decoder)
+        check_projector(projector, encoder.hidden_size, "the encoder's width", decoder)
         return cls(sam=sam, encoder=encoder, projector=projector, decoder=decoder)
 
 
@@ -237,7 +233,7 @@ def qwen2_encoder(
 
     The mask may exist already, from an earlier call.
     """
-    n, d = q * q, c.width
+    n, d = q * q, c.hidden_size
     for size, rows in zip(c.view_sizes, c.queries, strict=True):
         t.idle(f"query_{size}", methodcaller("weight", rows * d))
     param_img = t.input(n * d, t.dtype)
@@ -259,7 +255,7 @@ def _decoder(
     n: int,
     c: EncoderDimensions,
     has_mask: bool,
-) -> tuple[Operand, list[Operand]]:
+) -> tuple[Operand, list[LayerCache]]:
     """`CustomQwen2Decoder`."""
     return t.call("model", _model, x, token_type_ids, N, n, c, has_mask)
 
@@ -272,7 +268,7 @@ def _model(
     n: int,
     c: EncoderDimensions,
     has_mask: bool,
-) -> tuple[Operand, list[Operand]]:
+) -> tuple[Operand, list[LayerCache]]:
     """Layers and norm; also returns all keys and values (`CustomQwen2ModelInner`)."""
     T = 2 * n
     position_ids = t.move("arange", n=T, dtype=INT64)
@@ -280,17 +276,9 @@ def _model(
         mask: Operand = t.input(N * T * T, t.dtype)
     else:
         mask = _mixed_mask(t, token_type_ids, N, n)
-    hidden_states = inputs_embeds
-    tables = t.call("rotary_emb", rotary_tables, 1, T, c.width // c.heads)
-    cache: list[Operand] = []
-    for index in range(c.layers):
-        hidden_states, *pair = t.again(
-            f"layers.{index}", qwen2_layer, hidden_states, N * T, c.width, c.intermediate_size,
-            "silu", _attention, N, T, mask, *tables, c,
-        )  # fmt: skip
-        cache += pair
-    hidden_states = t.call("norm", rms_norm, hidden_states, N * T, c.width)
-    return t.hold((hidden_states, cache), position_ids, mask, *tables)
+    tables = t.call("rotary_emb", rotary_tables, 1, T, c.head_dim)
+    outputs = layers(t, inputs_embeds, Pass(N, T, sdpa=True), c, mask, tables)
+    return t.hold(outputs, position_ids, mask, *tables)
 
 
 def _mixed_mask(t: Tape, token_type_ids: Operand, N: Size, n: int) -> Operand:
@@ -333,35 +321,6 @@ def _write_zero(t: Tape, into: Operand, indices: int, places: int) -> None:
         written=size * places,
         into=into,
     )
-
-
-# --- a layer ---------------------------------------------------------------------------------
-
-
-def _attention(
-    t: Tape,
-    x: Operand,
-    N: Size,
-    T: int,
-    mask: Operand,
-    cos: Operand,
-    sin: Operand,
-    c: EncoderDimensions,
-) -> tuple[Operand, Operand, Operand]:
-    """`softmax(q k^T / sqrt(D) + mask) v`; its output, keys and values (`Qwen2SdpaAttention`)."""
-    n, d, H, kv = N * T, c.width, c.heads, c.kv_heads
-    D = d // H
-    query = t.call("q_proj", linear, x, n, d, H * D, bias=True)
-    key = t.call("k_proj", linear, x, n, d, kv * D, bias=True)
-    value = t.call("v_proj", linear, x, n, d, kv * D, bias=True)
-    query, key = rotated(t, query, cos, sin), rotated(t, key, cos, sin)
-    cached = key, value
-    if H > kv > 1:  # a single head is expanded without a copy
-        key, value = t.move("clone", key, n=n * H * D), t.move("clone", value, n=n * H * D)
-    shape = Attention(N, H, H, T, T, D, D, masked=True)
-    output = fused_attention(t, "scaled_dot_product_attention", shape, query, key, value, mask)
-    output = t.call("o_proj", linear, output, n, H * D, d)
-    return t.hold((output, *cached), query, key, value)
 
 
 # --- the architecture --------------------------------------------------------------------------

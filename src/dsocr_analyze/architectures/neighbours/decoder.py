@@ -10,23 +10,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
-from dsocr_analyze.architectures.ocr_family.attention import (
-    LayerCache,
-    Pass,
-    cached,
-    eager_attention,
-    qwen2_layer,
-    repeat_kv,
-    rotated,
-)
+from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass
+from dsocr_analyze.architectures.ocr_family.decoder import layers
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     LARGEST_VOCABULARY,
     DecoderDimensions,
     multi_head_attention,
 )
-from dsocr_analyze.kernels import BOOL, FLOAT32, INT64, Attention
+from dsocr_analyze.kernels import BOOL, FLOAT32, INT64
 from dsocr_analyze.tape import Operand, Size, Tape
-from dsocr_analyze.tape.modules import ACTIVATIONS, fused_attention, linear, rms_norm
+from dsocr_analyze.tape.modules import ACTIVATIONS
 
 # --- dimensions ------------------------------------------------------------------------------
 
@@ -70,12 +63,9 @@ def read_decoder(
         tie_word_embeddings=is_tied,
         rotary=rotary,
         mrope_section=tuple(mrope_section),
-        use_mla=False,
-        rope_scaling=None,
-        rope_theta=1.0,  # no count depends on this one, nor on the next
-        rms_norm_eps=1.0,
         attention_bias=attention_bias,
         has_output_bias=False,
+        is_of_transformers=True,
         axes=1 if rotary == "plain" else 3,
         **heads,
         **options,
@@ -109,27 +99,8 @@ def decoder(
     positions = None if c.axes > 1 and p.past else _range(t, p.T)
     mask = None if p.flash else _mask(t, p)
     cos, sin = t.call("rotary_emb", _rotary_tables, p, c)
-    hidden = layer_outputs = embeds
-    cache: list[LayerCache] = []
-    for index in range(c.layers):
-        layer_outputs, *kept = t.again(
-            f"layers.{index}", qwen2_layer, hidden, p.tokens, c.hidden_size, c.intermediate_size,
-            c.hidden_act, _attention, mask, cos, sin, p, c, output_norms=c.output_norms,
-        )  # fmt: skip
-        cache.append(kept)
-        hidden = layer_outputs
-        if index < len(deepstack):
-            hidden = _with_added(t, hidden, deepstack[index], p)
-    hidden = t.call("norm", rms_norm, hidden, p.tokens, c.hidden_size)
-    return t.hold((hidden, cache), positions, mask, cos, sin, layer_outputs)
-
-
-def _with_added(t: Tape, hidden: Operand, features: Operand, p: Pass) -> Operand:
-    """A copy of `[B, T, d]` with features added to the visual tokens."""
-    copy, seen = t.move("clone", hidden), t.input(p.tokens, BOOL)
-    chosen = t.gather("index", seen, features.n, t.dtype)
-    chosen = t.map("add", chosen, features)
-    return t.move("index_put", chosen, seen, written=copy.nbytes, n=copy.n, into=copy)
+    outputs = layers(t, embeds, p, c, mask, (cos, sin), deepstack)
+    return t.hold(outputs, positions, mask, cos, sin)
 
 
 def _mask(t: Tape, p: Pass) -> Operand:
@@ -183,57 +154,3 @@ def _joined(t: Tape, table: Operand, n: Size, c: DecoderDimensions) -> Operand:
     if c.rotary == "neighbours":
         return t.move("clone", joined, n=2 * joined.n)
     return t.cat(joined, joined)
-
-
-# --- a layer ---------------------------------------------------------------------------------
-
-
-def _attention(
-    t: Tape,
-    x: Operand,
-    mask: Operand | None,
-    cos: Operand,
-    sin: Operand,
-    p: Pass,
-    c: DecoderDimensions,
-) -> tuple[Operand, Operand, Operand, Operand | None]:
-    """`Qwen2Attention` with `eager_attention_forward`: `[B, T, d]`, keys, values and weights."""
-    B, T, K, n, H, kv, D = p.B, p.T, p.keys, p.tokens, c.heads, c.kv_heads, c.head_dim
-    q = _projected(t, "q", x, H, p, c)
-    k = _projected(t, "k", x, kv, p, c)
-    v = t.call("v_proj", linear, x, n, c.hidden_size, kv * D, bias=c.attention_bias)
-    if c.rotary == "neighbours":
-        q, k = _turned_neighbours(t, q, k, cos, sin)
-    else:
-        q, k = rotated(t, q, cos, sin), rotated(t, k, cos, sin)
-    k, v = cached(t, k, v, p, kv * D, kv * D)
-    weights = None
-    if mask is None:  # in a serving engine, of which only memory is asked
-        heads = fused_attention(t, "flash_attention", Attention(B, H, kv, T, K, D, D), q, k, v)
-    else:
-        heads, weights = eager_attention(
-            t, q, *repeat_kv(t, k, v, p, c), mask, p, c, keys_are_apart=False,
-            queries_are_apart=c.rotary != "neighbours",  # where rotation has laid them out anew
-            scaled="mul",
-        )  # fmt: skip
-    out = t.call("o_proj", linear, heads, n, H * D, c.hidden_size)
-    return t.hold((out, k, v, weights), q)
-
-
-def _projected(
-    t: Tape, name: str, x: Operand, heads: int, p: Pass, c: DecoderDimensions
-) -> Operand:
-    """Queries or keys before rotation."""
-    n, D = p.tokens, c.head_dim
-    x = t.call(f"{name}_proj", linear, x, n, c.hidden_size, heads * D, bias=c.attention_bias)
-    return t.call(f"{name}_norm", rms_norm, x, n * heads, D) if c.head_norms else x
-
-
-def _turned_neighbours(
-    t: Tape, q: Operand, k: Operand, cos: Operand, sin: Operand
-) -> tuple[Operand, Operand]:
-    """Queries and keys, of which all features turn (`apply_rotary_pos_emb` of GLM-OCR)."""
-    q_embed, k_embed = rotated(t, q, cos, sin, "stack"), rotated(t, k, cos, sin, "stack")
-    q_embed = t.move("cat", q_embed)
-    k_embed = t.move("cat", k_embed)
-    return q_embed, k_embed

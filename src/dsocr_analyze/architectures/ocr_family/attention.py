@@ -5,7 +5,7 @@ transformers 4.46, which `DeepseekV2MLP` (`modeling_deepseekv2.py`) and `Qwen2ML
 al. 2017, eq. 1; Ainslie et al. 2023 (grouped queries); Dao 2023.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ from dsocr_analyze.kernels import BOOL, FLOAT32, INT64, Attention, Gemm
 from dsocr_analyze.tape import Operand, Size, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, fused_attention, linear, rms_norm
 
-LayerCache: TypeAlias = list[Operand]
+LayerCache: TypeAlias = tuple[Operand, ...]
 """What a layer keeps for later steps: keys, values, and tables computed anew."""
 
 
@@ -24,6 +24,7 @@ class Pass:
 
     Attributes:
         flash: FlashAttention instead of the eager product.
+        sdpa: PyTorch's fused attention instead of it.
         overwrites: Whether the new token replaces one of a full window.
         touched: Routed experts that run in each layer; None for those of an even split.
     """
@@ -32,6 +33,7 @@ class Pass:
     T: Size
     past: Size = 0
     flash: bool = False
+    sdpa: bool = False
     overwrites: bool = False
     touched: int | None = None
 
@@ -47,26 +49,55 @@ class Pass:
 
 
 def attention(
-    t: Tape, x: Operand, mask: Operand | None, p: Pass, c: DecoderDimensions
-) -> tuple[Operand, Operand, Operand]:
-    """`LlamaAttention`: `[B, T, d]`, and all keys and values."""
-    n, d, H, kv, D = p.tokens, c.hidden_size, c.heads, c.kv_heads, c.head_dim
-    q = t.call("q_proj", linear, x, n, d, H * D, bias=c.attention_bias)
-    k = t.call("k_proj", linear, x, n, d, kv * D, bias=c.attention_bias)
-    v = t.call("v_proj", linear, x, n, d, kv * D, bias=c.attention_bias)
-    cos, sin = t.call("rotary_emb", rotary_tables, p.B, p.T, D)
-    q, k = rotated(t, q, cos, sin), rotated(t, k, cos, sin)
+    t: Tape, x: Operand, mask: Operand | None, p: Pass, c: DecoderDimensions, *tables: Operand
+) -> tuple[Any, ...]:
+    """`[B, T, d]`, keys and values; in transformers 5 weights, too, which the layer keeps.
+
+    Source: `LlamaAttention`, which makes `tables` of its own, and `Qwen2SdpaAttention`;
+    `Qwen2Attention` of transformers 5 and its likes.
+    """
+    H, kv, D = c.heads, c.kv_heads, c.head_dim
+    q, k, v = (_projected(t, *each, x, p, c) for each in (("q", H), ("k", kv), ("v", kv)))
+    cos, sin = tables or t.call("rotary_emb", rotary_tables, p.B, p.T, D)
+    q, k = _turned(t, q, k, cos, sin, c)
     written = (k, v) if p.overwrites else ()  # the cache's own memory has other names
-    if p.past:
+    if p.past or c.is_of_transformers:
         k, v = cached(t, k, v, p, kv * D, kv * D)
+    held: Sequence[Operand] = ()
     if p.flash:
-        heads, weights = flash_attention(t, q, k, v, p, c), None
+        heads = flash_attention(t, q, k, v, p, c)
     else:
-        keys, values = repeat_kv(t, k, v, p, c)
-        heads, weights = eager_attention(t, q, keys, values, mask, p, c, keys_are_apart=not p.past)
-        t.hold(keys, values)  # in the class until it returns
-    out = t.call("o_proj", linear, heads, n, H * D, d, bias=c.attention_bias)
-    return t.hold((out, k, v), cos, sin, q, weights, *written)
+        heads, *held = (_sdpa if p.sdpa else _eager)(t, q, k, v, mask, p, c)
+    bias = c.attention_bias and c.has_output_bias
+    out = t.call("o_proj", linear, heads, p.tokens, H * D, c.hidden_size, bias=bias)
+    if c.is_of_transformers:
+        return out, (k, v), *held
+    return t.hold((out, (k, v)), cos, sin, q, *held, *written)
+
+
+def _projected(
+    t: Tape, name: str, heads: int, x: Operand, p: Pass, c: DecoderDimensions
+) -> Operand:
+    """Queries, keys or values before rotation."""
+    n, D = p.tokens, c.head_dim
+    x = t.call(f"{name}_proj", linear, x, n, c.hidden_size, heads * D, bias=c.attention_bias)
+    is_normed = c.head_norms and name != "v"
+    return t.call(f"{name}_norm", rms_norm, x, n * heads, D) if is_normed else x
+
+
+def _turned(
+    t: Tape, q: Operand, k: Operand, cos: Operand, sin: Operand, c: DecoderDimensions
+) -> tuple[Operand, Operand]:
+    """Queries and keys after rotation; pairs of neighbours are stacked, then joined.
+
+    Source: `apply_rotary_pos_emb`; of GLM-OCR, all of whose features turn.
+    """
+    if c.rotary != "neighbours":
+        return rotated(t, q, cos, sin), rotated(t, k, cos, sin)
+    q_embed, k_embed = rotated(t, q, cos, sin, "stack"), rotated(t, k, cos, sin, "stack")
+    q_embed = t.move("cat", q_embed)
+    k_embed = t.move("cat", k_embed)
+    return q_embed, k_embed
 
 
 def cached(
@@ -95,7 +126,7 @@ def repeat_kv(
     return t.move("clone", k, n=n), t.move("clone", v, n=n)
 
 
-def eager_attention(
+def _eager(
     t: Tape,
     q: Operand,
     k: Operand,
@@ -103,30 +134,51 @@ def eager_attention(
     mask: Operand | None,
     p: Pass,
     c: DecoderDimensions,
-    *,
-    keys_are_apart: bool,
-    queries_are_apart: bool = True,
-    scaled: str = "div",
-) -> tuple[Operand, Operand]:
-    """`softmax(q k^T / sqrt(D) + mask) v`, `[B, T, H, D]`, and its weights, after `repeat_kv`.
+) -> tuple[Operand, ...]:
+    """`softmax(q k^T / sqrt(D) + mask) v`, `[B, T, H, D]`, and what else is held: its weights.
 
-    With several sequences and heads, a product first copies factors that are no batches of matrices
-    in memory: a prompt's queries, keys if these `are_apart`, too, and a key shared by all heads.
+    In transformers 4.46 also keys and values for each head. With several sequences and heads, a
+    product first copies factors that are no batches of matrices in memory: a prompt's queries
+    unless rotation has laid them out anew, keys that were not copied to a cache, and a key shared
+    by all heads.
     """
+    keys, values = repeat_kv(t, k, v, p, c)
     B, T, K, H, kv, D = p.B, p.T, p.keys, c.heads, c.kv_heads, c.head_dim
-    is_prompt, is_apart = not p.past, H > 1 and B > 1
-    queries = B * T * (H * D) if is_apart and is_prompt and queries_are_apart else None
+    is_prompt, is_apart, is_recent = not p.past, H > 1 and B > 1, c.is_of_transformers
+    is_strided = is_apart and is_prompt and c.rotary != "neighbours"
+    queries = B * T * (H * D) if is_strided else None
     shared = None
-    if is_apart and not H > kv > 1 and (keys_are_apart or kv != H):
+    if is_apart and not H > kv > 1 and (kv != H or (is_prompt and not is_recent)):
         shared = B * K * (H * D)
     if is_prompt:
         t.skippable(scores_of_later_tokens(t, p, H) * (2 * D))
-    weights = t.map(scaled, product(t, Gemm(B * H, T, K, D), q, k, queries, shared))
+    operator = "mul" if is_recent else "div"
+    weights = t.map(operator, product(t, Gemm(B * H, T, K, D), q, keys, queries, shared))
     if mask is not None:
         weights = t.map("add", weights, mask)
     weights = t.cast(t.softmax(weights, p.tokens * H, K), t.dtype)
-    heads = product(t, Gemm(B * H, T, D, K), weights, v, None, shared)
-    return (t.move("clone", heads) if H > 1 and is_prompt else heads), weights
+    heads = product(t, Gemm(B * H, T, D, K), weights, values, None, shared)
+    if H > 1 and is_prompt:
+        heads = t.move("clone", heads)
+    return (heads, weights) if is_recent else (heads, weights, keys, values)
+
+
+def _sdpa(
+    t: Tape,
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    mask: Operand | None,
+    p: Pass,
+    c: DecoderDimensions,
+) -> tuple[Operand, ...]:
+    """The same as one kernel, and keys and values for each head."""
+    B, T, H, D = p.B, p.T, c.heads, c.head_dim
+    keys, values = repeat_kv(t, k, v, p, c)
+    inputs = q, keys, values, *filter(None, [mask])
+    shape = Attention(B, H, H, T, p.keys, D, D, masked=mask is not None)
+    heads = fused_attention(t, "scaled_dot_product_attention", shape, *inputs)
+    return heads, keys, values
 
 
 def product(
@@ -219,51 +271,12 @@ def fused_swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, *, bias: bool =
     return linear(t, gated, n, f, d, bias=bias)
 
 
-def _joint_swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, act: str) -> Operand:
+def joint_swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, act: str) -> Operand:
     """`swiglu` whose first product yields gate and up (`GlmOcrTextMLP`)."""
     both = t.call("gate_up_proj", linear, x, n, d, 2 * f)
     half = t.view(both, n * f)
     hidden = t.map("mul", half, t.call("activation_fn", ACTIVATIONS[act], half))
     return t.hold(t.call("down_proj", linear, hidden, n, f, d), both)
-
-
-def qwen2_layer(
-    t: Tape,
-    x: Operand,
-    n: Size,
-    d: Size,
-    f: Size,
-    act: str,
-    attend: Callable[..., tuple[Any, ...]],
-    *inputs: Any,
-    output_norms: bool = False,
-) -> tuple[Operand, Operand, Operand]:
-    """`y = x + attention(norm(x))`, `y + mlp(norm(y))`: features, keys and values.
-
-    Source: `Qwen2DecoderLayer`; `GlmOcrTextDecoderLayer`.
-
-    Args:
-        t: The tape.
-        x: `[n, d]`.
-        n: Tokens.
-        d: Width.
-        f: Width of the MLP.
-        act: Its activation.
-        attend: Attention: features, keys, values, and what stays until the layer returns.
-        inputs: Of attention, after features.
-        output_norms: Whether the outputs of attention and MLP are normed, whose products are joint.
-    """
-    residual = x
-    x = t.call("input_layernorm", rms_norm, x, n, d)
-    x, k, v, *held = t.call("self_attn", attend, x, *inputs)
-    if output_norms:
-        x = t.call("post_self_attn_layernorm", rms_norm, x, n, d)
-    residual = x = t.map("add", residual, x)
-    x = t.call("post_attention_layernorm", rms_norm, x, n, d)
-    x = t.call("mlp", _joint_swiglu if output_norms else swiglu, x, n, d, f, act)
-    if output_norms:
-        x = t.call("post_mlp_layernorm", rms_norm, x, n, d)
-    return t.hold((t.map("add", residual, x), k, v), *held)
 
 
 def lm_head(t: Tape, hidden: Operand, rows: Size, c: DecoderDimensions) -> Operand:

@@ -8,8 +8,9 @@ Source: DeepSeek-V2 (2405.04434), eq. 9 to 19 and section 2.1.2 (latent attentio
 (experts); DeepSeek-V3 (2412.19437), eq. 12 to 16; transformers' `LlamaAttention`.
 """
 
+from collections.abc import Callable, Sequence
 from operator import floordiv
-from typing import Final
+from typing import Any, Final
 
 from dsocr_analyze.architectures.ocr_family.attention import (
     LayerCache,
@@ -17,6 +18,7 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     attention,
     cached,
     flash_attention,
+    joint_swiglu,
     product,
     rotated,
     scores_of_later_tokens,
@@ -49,15 +51,82 @@ def decoder(
         t.reduce("any", t.map("eq", t.input(n, INT64), output=BOOL), 1, n)
     elif is_masked:
         mask = _additive_mask(t, p)
-    hidden: Operand = embeds
+    return t.hold(layers(t, embeds, p, c, mask), mask)
+
+
+def layers(
+    t: Tape,
+    embeds: Operand,
+    p: Pass,
+    c: DecoderDimensions,
+    mask: Operand | None,
+    tables: Sequence[Operand] = (),
+    deepstack: Sequence[Operand] = (),
+) -> tuple[Operand, list[LayerCache]]:
+    """All layers and the last norm: embeddings `[B, T, d]` to features, and the cache by layer.
+
+    Args:
+        t: The tape.
+        embeds: `[B, T, d]`.
+        p: The pass.
+        c: The decoder's dimensions.
+        mask: Added to scores, if any.
+        tables: Cosines and sines of positions, unless each layer makes its own.
+        deepstack: Features of visual tokens, each of which is added to them after a layer.
+    """
+    hidden = layer_outputs = embeds
     cache: list[LayerCache] = []
     for index in range(c.layers):
-        hidden, *kept = t.again(
-            f"layers.{index}", _layer, hidden, mask, p, c, is_moe=c.is_moe(index)
+        layer_outputs, kept = t.again(
+            f"layers.{index}", _layer, hidden, mask, p, c, *tables, is_moe=c.is_moe(index)
         )
         cache.append(kept)
+        hidden = layer_outputs
+        if index < len(deepstack):
+            hidden = _with_added(t, hidden, deepstack[index], p)
     hidden = t.call("norm", rms_norm, hidden, p.tokens, c.hidden_size)
-    return t.hold((hidden, cache), mask)
+    return t.hold((hidden, cache), layer_outputs)
+
+
+def _layer(
+    t: Tape,
+    x: Operand,
+    mask: Operand | None,
+    p: Pass,
+    c: DecoderDimensions,
+    *tables: Operand,
+    is_moe: bool,
+) -> tuple[Operand, LayerCache]:
+    """`y = x + attention(norm(x))`, `y + mlp(norm(y))`: features, and what the layer keeps.
+
+    Source: `DeepseekV2DecoderLayer`; `Qwen2DecoderLayer`; `GlmOcrTextDecoderLayer`, which also
+    norms the outputs of attention and MLP.
+    """
+    n, d = p.tokens, c.hidden_size
+    attend: Callable[..., tuple[Any, ...]] = latent_attention if c.use_mla else attention
+    residual = x
+    x = t.call("input_layernorm", rms_norm, x, n, d)
+    x, kept, *held = t.call("self_attn", attend, x, mask, p, c, *tables)
+    if c.output_norms:
+        x = t.call("post_self_attn_layernorm", rms_norm, x, n, d)
+    residual = x = t.map("add", residual, x)
+    x = t.call("post_attention_layernorm", rms_norm, x, n, d)
+    if is_moe:
+        x = t.call("mlp", mixture, x, p, c)
+    else:
+        dense = joint_swiglu if c.output_norms else swiglu
+        x = t.call("mlp", dense, x, n, d, c.intermediate_size, c.hidden_act)
+    if c.output_norms:
+        x = t.call("post_mlp_layernorm", rms_norm, x, n, d)
+    return t.hold((t.map("add", residual, x), kept), *held)
+
+
+def _with_added(t: Tape, hidden: Operand, features: Operand, p: Pass) -> Operand:
+    """A copy of `[B, T, d]` with features added to the visual tokens (`Qwen3VLTextModel`)."""
+    copy, seen = t.move("clone", hidden), t.input(p.tokens, BOOL)
+    chosen = t.gather("index", seen, features.n, t.dtype)
+    chosen = t.map("add", chosen, features)
+    return t.move("index_put", chosen, seen, written=copy.nbytes, n=copy.n, into=copy)
 
 
 # --- masks
@@ -83,35 +152,12 @@ def _additive_mask(t: Tape, p: Pass) -> Operand:
     return t.hold(t.move("masked_fill", causal, t.cast(padding, BOOL), n=n), causal, padding)
 
 
-# --- a layer
-
-
-def _layer(
-    t: Tape, x: Operand, mask: Operand | None, p: Pass, c: DecoderDimensions, *, is_moe: bool
-) -> tuple[Operand, ...]:
-    """`DeepseekV2DecoderLayer`: features `[B, T, d]`, and what the layer keeps."""
-    n, d = p.tokens, c.hidden_size
-    attend = latent_attention if c.use_mla else attention
-    attended, *kept = t.call(
-        "self_attn", attend, t.call("input_layernorm", rms_norm, x, n, d), mask, p, c
-    )
-    x = t.map("add", x, attended)
-    del attended
-    normed = t.call("post_attention_layernorm", rms_norm, x, n, d)
-    if is_moe:
-        y = t.call("mlp", mixture, normed, p, c)
-    else:
-        y = t.call("mlp", swiglu, normed, n, d, c.intermediate_size, c.hidden_act)
-    del normed
-    return t.map("add", x, y), *kept
-
-
 # --- latent attention: eager with absorbed up-projection, and its flash form
 
 
 def latent_attention(
     t: Tape, x: Operand, mask: Operand | None, p: Pass, c: DecoderDimensions
-) -> tuple[Operand, ...]:
+) -> tuple[Operand, LayerCache]:
     """`DeepseekV2Attention`: `[B, T, d]`, and what the layer keeps.
 
     The up-projection `[W_k; W_v]` multiplies queries and results; its module is never called.
@@ -162,7 +208,7 @@ def latent_attention(
     if H > 1 and is_prompt:
         heads = t.move("clone", heads)
     out = t.call("o_proj", linear, heads, n, H * value, d, bias=c.attention_bias)
-    return t.hold((out, k_pe, latent, *tables), query, q_pe, q_latent, weights)
+    return t.hold((out, (k_pe, latent, *tables)), query, q_pe, q_latent, weights)
 
 
 def _queries(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> Operand:
@@ -193,7 +239,7 @@ def _rotated_pairs(
     return t.hold((*pairs, *tables, *frequencies), q_pe)
 
 
-def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Operand, ...]:
+def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Operand, LayerCache]:
     """`DeepseekV2FlashAttention2`: keys and values are up-projected, and kept whole."""
     n, d, H, D = p.tokens, c.hidden_size, c.heads, c.head_dim
     r, P, nope, value = c.kv_lora_rank, c.qk_rope_head_dim, c.qk_nope_head_dim, c.v_head_dim
@@ -216,7 +262,7 @@ def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Ope
         if H > 1 or p.B > 1 or p.T > 1:  # a single row without its padding is contiguous
             heads = t.move("clone", heads)
     out = t.call("o_proj", linear, heads, n, H * value, d, bias=c.attention_bias)
-    return t.hold((out, k, v, *tables), query, joint, up, q_pe, k_pe, q)
+    return t.hold((out, (k, v, *tables)), query, joint, up, q_pe, k_pe, q)
 
 
 def _joined(t: Tape, nope: Operand, pe: Operand, rows: Size, c: DecoderDimensions) -> Operand:

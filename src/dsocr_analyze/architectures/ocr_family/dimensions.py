@@ -173,7 +173,7 @@ _MOST_EXPERTS_OF_ALL_LAYERS: Final = 10_000
 LARGEST_VOCABULARY: Final = 2**26
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderDimensions:
     """Decoder (`DeepseekV2Model` and its head), the top level of `config.json`.
 
@@ -207,9 +207,10 @@ class DecoderDimensions:
         deepstack: Layers after which features of the vision stages are added (DeepStack, Meng et
             al. 2024; `Qwen3VLTextModel`).
         has_output_bias: Whether attention's last product has a bias if the others have one.
+        is_of_transformers: Whether its code is that of transformers 5, which copies a prompt's
+            keys and values to the cache, too, and scales scores by a product.
     """
 
-    vocab_size: int
     hidden_size: int
     layers: int
     heads: int
@@ -217,13 +218,14 @@ class DecoderDimensions:
     head_dim: int
     intermediate_size: int
     hidden_act: str
-    rms_norm_eps: float
-    use_mla: bool
-    rope_theta: float
-    rope_scaling: str | None
-    attention_bias: bool
-    max_position_embeddings: int
-    tie_word_embeddings: bool
+    vocab_size: int = 0
+    rms_norm_eps: float = 1e-6
+    use_mla: bool = False
+    rope_theta: float = 1e4
+    rope_scaling: str | None = None
+    attention_bias: bool = False
+    max_position_embeddings: int = 0
+    tie_word_embeddings: bool = False
     q_lora_rank: int | None = None
     kv_lora_rank: int = 0
     qk_rope_head_dim: int = 0
@@ -251,6 +253,7 @@ class DecoderDimensions:
     output_norms: bool = False
     deepstack: int = 0
     has_output_bias: bool = True
+    is_of_transformers: bool = False
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
