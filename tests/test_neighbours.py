@@ -21,7 +21,6 @@ from dsocr_analyze.architectures.neighbours.lightonocr import LIGHTONOCR
 from dsocr_analyze.architectures.neighbours.olmocr import OLMOCR
 from dsocr_analyze.architectures.neighbours.paddleocr_vl import PADDLEOCR_VL
 from dsocr_analyze.architectures.neighbours.qwen3_vl import QWEN3_VL
-from dsocr_analyze.architectures.neighbours.vision import ImageGrid
 from dsocr_analyze.architectures.ocr_family.attention import Pass, lm_head
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.hardware.profile import device
@@ -77,7 +76,7 @@ def test_serving_engines_do_the_matrix_work_of_the_model(name):
     merge = c.vision.merge
     page = model.page_with((width // merge, height // merge, 10, 1))
     own = Tape(BFLOAT16)
-    model.encode(own, ImageGrid(1, height, width), c.vision)
+    model.served_views(own, page.views[0], c)
     views, n = served.views(page.views[0], c, BFLOAT16)["vision"], page.visual_tokens
     assert macs_of(views) == macs_of(own.kernels)
     assert macs_of(served.step(1, n + 11, c, BFLOAT16, 16)) == step_macs

@@ -27,7 +27,7 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
     Rules,
     key_table,
 )
-from dsocr_analyze.architectures.ocr_family.decoder import layers
+from dsocr_analyze.architectures.ocr_family.decoder import decoder_layers
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     DecoderDimensions,
     ProjectorDimensions,
@@ -277,7 +277,7 @@ def _model(
     else:
         mask = _mixed_mask(t, token_type_ids, N, n)
     tables = t.call("rotary_emb", rotary_tables, 1, T, c.head_dim)
-    outputs = layers(t, inputs_embeds, Pass(N, T, sdpa=True), c, mask, tables)
+    outputs = decoder_layers(t, inputs_embeds, Pass(N, T, sdpa=True), c, mask, tables)
     return t.hold(outputs, position_ids, mask, *tables)
 
 

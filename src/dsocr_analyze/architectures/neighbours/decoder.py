@@ -11,7 +11,7 @@ from typing import Any
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass
-from dsocr_analyze.architectures.ocr_family.decoder import layers
+from dsocr_analyze.architectures.ocr_family.decoder import decoder_layers
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     LARGEST_VOCABULARY,
     DecoderDimensions,
@@ -99,7 +99,7 @@ def decoder(
     positions = None if c.axes > 1 and p.past else _range(t, p.T)
     mask = None if p.flash else _mask(t, p)
     cos, sin = t.call("rotary_emb", _rotary_tables, p, c)
-    outputs = layers(t, embeds, p, c, mask, (cos, sin), deepstack)
+    outputs = decoder_layers(t, embeds, p, c, mask, (cos, sin), deepstack)
     return t.hold(outputs, positions, mask, cos, sin)
 
 

@@ -74,7 +74,7 @@ class ImageFeatures:
     Attributes:
         tokens: `[N h w / m^2, d]`; none without images.
         deepstack: The same of inner layers, which the decoder adds after its first ones.
-        kept: What stays alive besides: the features before, or masks of the places.
+        kept: What stays alive besides: the features before, masks of the places, or positions.
     """
 
     tokens: Operand
@@ -104,13 +104,11 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             absent, and does not follow from other keys.
         is_tied: Whether the head has the embeddings' weights where a file does not say so.
         reads_flat: Whether the decoder's keys may be at the top level, as in old files.
-        joins_images: Whether features are divided by image, and joined where they take their place.
-        has_videos: Whether a prompt is searched for a video's tokens as well.
-        returns_features: Whether the model returns the features that took their places.
         least_visual_tokens: Of a batch, below which transformers' class fails.
         merge: Patches per side of a visual token where no key says so.
-        window_unit: That of `window_size`.
-        pixels: What its processor makes of a page: patches of one dimension or three, or a view.
+        pixels: What its processor makes of a page: flat patches, as Qwen-VL's, whose models search
+            a prompt for a video's tokens as well; square ones, as PaddleOCR's; or a view, as
+            LLaVA's, whose models return the features that took their places.
         used: Config keys that only it reads, by dotted path.
         harmless: Reasons why such keys do nothing.
         fixed: Rules of such keys that may have few values.
@@ -128,12 +126,8 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     needs_head_dim: bool = False
     is_tied: bool = False
     reads_flat: bool = False
-    joins_images: bool = True
-    has_videos: bool = False
-    returns_features: bool = False
     least_visual_tokens: int = 1
     merge: int = 1
-    window_unit: Literal["patches", "pixels"] = "patches"
     pixels: Literal["flat patches", "square patches", "a view"] = "flat patches"
     used: tuple[str, ...] = ()
     harmless: dict[str, str] = {}
@@ -224,11 +218,11 @@ class Neighbour(Architecture, OcrModel):
         keys, data = ConfigKeys(config), self.data
         is_tied = keys.boolean("tie_word_embeddings", data.is_tied)
         is_flat = data.reads_flat and keys.value("text_config", None) is None
-        nested = ConfigKeys({}) if is_flat else keys.section("text_config")
-        text = keys if is_flat else nested
+        text = keys if is_flat else keys.section("text_config")
         # A flat file gives the decoder all keys but this one.
         if "text_config.tie_word_embeddings" in data.used:
-            is_tied |= nested.boolean("tie_word_embeddings", data.is_tied)
+            own = data.is_tied if is_flat else text.boolean("tie_word_embeddings", data.is_tied)
+            is_tied |= own
         if data.needs_head_dim:
             text.value("head_dim")
         read = read_decoder(text, is_tied=is_tied, **data.decoder)
@@ -237,7 +231,7 @@ class Neighbour(Architecture, OcrModel):
             {path for path, rule in self.config_table.rules.items() if rule == USED},
             read.hidden_size,
             merge=data.merge,
-            window_unit=data.window_unit,
+            window_unit="pixels" if data.resizing else "patches",
             has_fixed_view=not data.resizing,
         )
         inner = len(vision.deepstack)
@@ -259,16 +253,6 @@ class Neighbour(Architecture, OcrModel):
             arguments=["flash_attention"],
         )
 
-    def encode(self, t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
-        """The vision stages in one call, on a tape without a path."""
-        visual, project = self.forwards
-        features = t.call(self.data.vision[0], visual, images, c)
-        if project is None:
-            return features
-        seen = features.tokens
-        tokens = t.call(self.data.vision[1], project, seen, images, c)
-        return ImageFeatures(tokens, kept=(seen,))
-
     # --- forwards
 
     def whole_model(
@@ -278,46 +262,30 @@ class Neighbour(Architecture, OcrModel):
 
         Without a page, a prefill pass lacks all that is done to features of images.
         """
-        features, given = self._given(t, c, p, page)
-        hidden, cache, placed = t.call("model", self._model, c, p, features)
+        embeds, (placed, *given) = self.embedded_page(t, c, p, page)
+        hidden, cache = t.call(
+            "model.language_model", decoder, embeds, p, c.decoder, placed.deepstack
+        )
+        returned = placed.tokens if self.data.pixels == "a view" else None
+        del embeds, placed
         logits = t.call("lm_head", lm_head, hidden, p.B, c.decoder)
-        return t.hold(cache, hidden, logits, placed, *given)
+        return t.hold(cache, hidden, logits, returned, *given)
 
     def embedded_page(
-        self, t: Tape, c: NeighbourDimensions, p: Pass, page: PageWorkload
-    ) -> tuple[Operand, tuple[ImageFeatures, ImageFeatures, tuple[Operand, ...]]]:
-        """Embeddings `[B, T, d]` with visual tokens, and what is held of the pages."""
-        features, given = self._given(t, c, p, page)
+        self, t: Tape, c: NeighbourDimensions, p: Pass, page: PageWorkload | None
+    ) -> tuple[Operand, tuple[Any, ...]]:
+        """Embeddings `[B, T, d]` with visual tokens, and what is held of the pages.
+
+        First the features that have their places; then those before, positions and token ids.
+        """
+        features, given = ImageFeatures(t.input(0, t.dtype)), tuple[Operand, ...]()
+        if page is not None:
+            # In the text, and in time, height and width if the decoder tells them apart.
+            positions = t.empty((4 if c.decoder.axes > 1 else 1) * p.tokens, INT64)
+            features = self.served_views(t, replace(page.global_view, count=p.B), c)
+            given = positions, t.empty(p.tokens, INT64)
         embeds, placed = t.call("model", self._embedded, c, p, features)
         return embeds, (placed, features, given)
-
-    def served_views(self, t: Tape, view: ViewBatch, c: NeighbourDimensions) -> None:
-        """The vision stages in one call, as a serving engine runs them."""
-        self.encode(t, _images(view, view.count, c), c.vision)
-
-    def _given(
-        self, t: Tape, c: NeighbourDimensions, p: Pass, page: PageWorkload | None
-    ) -> tuple[ImageFeatures, tuple[Operand, ...]]:
-        """What is there before the model runs: features of images; positions and token ids."""
-        if page is None:
-            return ImageFeatures(t.input(0, t.dtype)), ()
-        # In the text, and in time, height and width if the decoder tells them apart.
-        positions = t.empty((4 if c.decoder.axes > 1 else 1) * p.tokens, INT64)
-        features = self.encode(t, _images(page.global_view, p.B, c), c.vision)
-        return features, (positions, t.empty(p.tokens, INT64))
-
-    def _model(
-        self, t: Tape, c: NeighbourDimensions, p: Pass, features: ImageFeatures
-    ) -> tuple[Operand, list[LayerCache], Operand | None]:
-        """The model without its head: normed features `[B, T, d]`, and the cache by layer.
-
-        Last, the images' features, if it returns them.
-        """
-        embeds, placed = self._embedded(t, c, p, features)
-        positions = _step_positions(t, p) if p.past and c.decoder.axes > 1 else None
-        hidden, cache = t.call("language_model", decoder, embeds, p, c.decoder, placed.deepstack)
-        returned = placed.tokens if self.data.returns_features else None
-        return t.hold((hidden, cache, returned), positions)
 
     def _embedded(
         self, t: Tape, c: NeighbourDimensions, p: Pass, features: ImageFeatures
@@ -329,13 +297,27 @@ class Neighbour(Architecture, OcrModel):
         rows, d, ids = c.decoder.vocab_size, c.decoder.hidden_size, t.input(p.tokens, INT64)
         embeds = t.call("language_model.embed_tokens", embedding, ids, rows, d)
         if not features.tokens.n:
-            return embeds, features
-        tokens = t.cat(features.tokens) if self.data.joins_images else features.tokens
-        masks = [t.map("eq", ids, output=BOOL) for _ in range(1 + self.data.has_videos)]
-        _checked_places(t, masks[0], p, has_videos=self.data.has_videos)
+            kept = (_step_positions(t, p),) if p.past and c.decoder.axes > 1 else ()
+            return embeds, replace(features, kept=kept)
+        # Features of images that differ are divided by image, and joined again.
+        tokens = t.cat(features.tokens) if self.data.resizing else features.tokens
+        has_videos = self.data.pixels == "flat patches"
+        masks = tuple(t.map("eq", ids, output=BOOL) for _ in range(1 + has_videos))
+        _checked_places(t, masks[0], p, has_videos=has_videos)
         embeds = t.move("masked_scatter", embeds, tokens, masks[0])
-        deepstack = tuple(map(t.cat, features.deepstack))
-        return embeds, ImageFeatures(tokens, deepstack, tuple(masks))
+        return embeds, ImageFeatures(tokens, tuple(map(t.cat, features.deepstack)), masks)
+
+    def served_views(self, t: Tape, view: ViewBatch, c: NeighbourDimensions) -> ImageFeatures:
+        """The vision stages in one call, on a tape without a path."""
+        (width, height), patch = view.sides, c.vision.patch_size
+        images = ImageGrid(view.count, height // patch, width // patch)
+        visual, project = self.forwards
+        features = t.call(self.data.vision[0], visual, images, c.vision)
+        if project is not None:
+            seen = features.tokens
+            tokens = t.call(self.data.vision[1], project, seen, images, c.vision)
+            features = ImageFeatures(tokens, kept=(seen,))
+        return features
 
     # --- pages, each in one view, whose sides the model's processor chooses
 
@@ -390,25 +372,30 @@ class Neighbour(Architecture, OcrModel):
         )
 
     def inputs(self, workload: PageWorkload) -> Mapping[str, TensorInput]:
-        """What the processor makes of a page: patches, their grid, and which tokens are visual.
+        """What `generate` is given: token ids, their mask, and what the processor makes of a page.
 
-        Or a view, and its sides unless they are those of all pages.
+        That is patches, their grid, and which tokens are visual; or a view, and its sides unless
+        they are those of all pages.
 
         Source: `Qwen2VLImageProcessor` and its likes, `PixtralImageProcessor`.
         """
         c, (width, height) = self.dimensions.vision, workload.global_view.sides
+        prompt, visual, image = (1, workload.seq_len), workload.visual_tokens, self.image_token
+        # The image comes first: no figure depends on where it is. Text has any other id.
+        ids = _filled(prompt, PlacedValue(image, 0, visual), fill=image == 0, dtype=INT64.name)
+        given = {"input_ids": ids, "attention_mask": _filled(prompt, fill=1, dtype=INT64.name)}
         if self.data.pixels == "a view":
-            pixels = _filled((1, CHANNELS, height, width), fill=0.5)
-            sides = {"image_sizes": _row(height, width)} if self.data.resizing else {}
-            return {"pixel_values": pixels, **sides}
+            given["pixel_values"] = _filled((1, CHANNELS, height, width), fill=0.5)
+            if self.data.resizing:
+                given["image_sizes"] = _row(height, width)
+            return given
         rows, columns = height // c.patch_size, width // c.patch_size
         is_square = self.data.pixels == "square patches"
         shape = (CHANNELS, c.patch_size, c.patch_size) if is_square else (CHANNELS * c.taps,)
-        visual = PlacedValue(1, 0, workload.visual_tokens)
-        return {
+        return given | {
             "pixel_values": _filled((rows * columns, *shape), fill=0.5),
             "image_grid_thw": _row(1, rows, columns),
-            "mm_token_type_ids": _filled((1, workload.seq_len), visual, dtype=INT32.name),
+            "mm_token_type_ids": _filled(prompt, PlacedValue(1, 0, visual), dtype=INT32.name),
         }
 
     def view_sizes(self, *sizes: Size) -> tuple[Size, ...]:
@@ -426,20 +413,15 @@ class Neighbour(Architecture, OcrModel):
                 " the analytic engine",
                 arguments=["the analytic engine"],
             )
-        # The image comes first: no figure depends on where it is.
-        image = PlacedValue(self.image_token, 0, workload.visual_tokens)
-        text = int(self.image_token == 0)  # any other id
-        prompt = replace(self.generate, fill=text, placed=(image,))
-        return made_inputs(prompt, self.inputs(workload), device, dtype, workload)
+        return made_inputs(None, self.inputs(workload), device, dtype, workload)
 
     def inputs_bytes(self, workload: PageWorkload, dtype: Dtype) -> int:
-        """Bytes of token ids, their mask, and what the processor makes of the pages."""
+        """Bytes of all that `generate` is given for a batch."""
         widths = {MODEL_DTYPE: dtype.nbytes, INT32.name: INT32.nbytes, INT64.name: INT64.nbytes}
-        pages = sum(
+        return workload.batch_size * sum(
             prod(map(int, each.shape or ())) * widths[each.dtype]
             for each in self.inputs(workload).values()
         )
-        return workload.batch_size * (2 * workload.seq_len * INT64.nbytes + pages)
 
 
 # --- parts of passes -------------------------------------------------------------------------
@@ -456,12 +438,6 @@ def _filled(
 ) -> TensorInput:
     """A tensor that is repeated for each page."""
     return TensorInput(shape, None, dtype, fill, placed, is_repeated=True)
-
-
-def _images(view: ViewBatch, count: int, c: NeighbourDimensions) -> ImageGrid:
-    """So many images as in a view."""
-    width, height = view.sides
-    return ImageGrid(count, height // c.vision.patch_size, width // c.vision.patch_size)
 
 
 def _checked_places(t: Tape, mask: Operand, p: Pass, *, has_videos: bool) -> None:

@@ -51,10 +51,10 @@ def decoder(
         t.reduce("any", t.map("eq", t.input(n, INT64), output=BOOL), 1, n)
     elif is_masked:
         mask = _additive_mask(t, p)
-    return t.hold(layers(t, embeds, p, c, mask), mask)
+    return t.hold(decoder_layers(t, embeds, p, c, mask), mask)
 
 
-def layers(
+def decoder_layers(
     t: Tape,
     embeds: Operand,
     p: Pass,

@@ -85,7 +85,7 @@ class OcrModel(ABC):
         """Embeddings `[B, T, d]` to normed features, and the cache by layer."""
 
     @abstractmethod
-    def served_views(self, t: Tape, view: ViewBatch, c: Any) -> None:
+    def served_views(self, t: Tape, view: ViewBatch, c: Any) -> Any:
         """The vision stages in one call, as a serving engine runs them."""
 
     # --- pages
