@@ -29,7 +29,7 @@ def planned(name, mode, page):
         page=page, base_size=sizes.base_size, image_size=sizes.image_size,
         crop_mode=sizes.crop_mode,
     )  # fmt: skip
-    return workload, architecture.crop.page_in_views(workload)
+    return workload, architecture.page_rule.page_in_views(workload)
 
 
 @pytest.mark.parametrize(

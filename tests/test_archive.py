@@ -31,7 +31,7 @@ from dsocr_analyze.archive.totals import add_up, bars_of_each, weighted_sum
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.workload import LARGEST_COUNT
 
-CROP_GRIDS = DEFAULT.crop
+CROP_GRIDS = DEFAULT.page_rule
 crop_grid, GRIDS = CROP_GRIDS.grid, CROP_GRIDS.grids
 ROOT = Path(__file__).parent.parent
 SIDES = st.one_of(st.integers(1, 5000), st.sampled_from([640, 641, 1280, 1920]), st.just(10**6))

@@ -116,7 +116,7 @@ class Toy(FamilyMember):
     modes, default_mode = {mode.name: mode for mode in MODES}, "cut"
     config_table = key_table(SAM_KEYS | PROJECTOR_KEYS, {"vision_config": {}})
     stages = (SAM, PROJECTOR, PREFILL, DECODE)
-    crop = CropRule(tile=128, most_views=4)
+    page_rule = CropRule(tile=128, most_views=4)
     base_size, image_size, text_tokens = 192, 128, 3
 
     read_dimensions = staticmethod(read)

@@ -16,7 +16,7 @@ from dsocr_analyze.workload import Mode, ViewBatch, parse_page, position_warning
 from dsocr_analyze.workload.image_file import ImagePages
 
 DATA = Path(__file__).parent / "data"
-crop_grid, GRIDS, notes_of = DEFAULT.crop.grid, DEFAULT.crop.grids, DEFAULT.notes_of
+crop_grid, GRIDS, notes_of = DEFAULT.page_rule.grid, DEFAULT.page_rule.grids, DEFAULT.notes_of
 GOLDEN_GRIDS = json.loads((DATA / "golden_grids.json").read_text())
 GOLDEN_WORKLOADS = json.loads((DATA / "golden_workloads.json").read_text())
 

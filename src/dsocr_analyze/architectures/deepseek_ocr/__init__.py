@@ -284,7 +284,7 @@ class DeepSeekOCR(FamilyMember):
     config_table = key_table(SAM_KEYS | CLIP_KEYS | PROJECTOR_KEYS, PUBLISHED_SECTIONS)
     stages: tuple[StageScope, ...] = (SAM, _CLIP, PROJECTOR, PREFILL, DECODE)
     modes, default_mode = MODES, "gundam"
-    crop = CropRule(tile=640, most_views=9)
+    page_rule = CropRule(tile=640, most_views=9)
     base_size, image_size = 1024, 640
     text_tokens = 10
     r"""BOS and the text of `<image>\n<|grounding|>Convert the document to markdown.`"""

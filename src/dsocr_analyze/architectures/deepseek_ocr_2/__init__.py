@@ -340,7 +340,7 @@ class _OCR2(FamilyMember):
     config_table = key_table(SAM_KEYS | _ENCODER_KEYS | PROJECTOR_KEYS, _PUBLISHED_SECTIONS)
     stages = (SAM, _ENCODER, PROJECTOR, PREFILL, DECODE)
     modes, default_mode = _MODES, "dynamic"
-    crop = CropRule(tile=768, most_views=6)
+    page_rule = CropRule(tile=768, most_views=6)
     base_size, image_size = 1024, 768
     text_tokens = 10
     r"""BOS and the text of `<image>\n<|grounding|>Convert the document to markdown.`"""
@@ -351,11 +351,12 @@ class _OCR2(FamilyMember):
         """Rejects views for which the encoder has no queries, and tiles of another size."""
         if crop_mode:
             _check_view("base_size", base_size)
-            if image_size != self.crop.tile:
+            tile = self.page_rule.tile
+            if image_size != tile:
                 raise WorkloadError(
                     f"image_size {image_size} is not supported in crop mode: tiles always"
-                    f" have {self.crop.tile} pixels per side, and tokens laid out for another size"
-                    f" do not match their features; give {self.crop.tile}",
+                    f" have {tile} pixels per side, and tokens laid out for another size"
+                    f" do not match their features; give {tile}",
                     arguments=["image_size"],
                 )
         else:

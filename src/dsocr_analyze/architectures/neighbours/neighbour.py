@@ -50,7 +50,7 @@ from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.figures import PREFILL_STAGE, StageScope
 from dsocr_analyze.kernels import BOOL, INT32, INT64, Dtype, Rows
 from dsocr_analyze.package_data import package_toml
-from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import embedding
 from dsocr_analyze.workload import Mode, PageWorkload, ViewBatch, checked_page, prompt_text
 
@@ -153,6 +153,7 @@ class Neighbour(Architecture, OcrModel):
     generate = Prompt(0, "input_ids", 0, without=("position_ids",))
     is_of_transformers = True
     layers_path = "model.language_model"
+    views_of = slice(3, 7)  # grid, text tokens and batch: all its pages are encoded at once
     least_transformers = "5.23"
     decoder = staticmethod(decoder)
 
@@ -397,10 +398,6 @@ class Neighbour(Architecture, OcrModel):
             "image_grid_thw": _row(1, rows, columns),
             "mm_token_type_ids": _filled(prompt, PlacedValue(1, 0, visual), dtype=INT32.name),
         }
-
-    def view_sizes(self, *sizes: Size) -> tuple[Size, ...]:
-        """The grid, the text tokens and the batch: all pages of a batch are encoded at once."""
-        return sizes[3:]
 
     def prefill_inputs(
         self, device: torch.device, dtype: torch.dtype, workload: PageWorkload

@@ -114,10 +114,11 @@ class FamilyMember(OcrModel, Architecture):
     vendor_class: ClassVar[str]
     model_types: ClassVar[tuple[str, ...]]
     prompt_pages: ClassVar[int] = 1
-    crop: ClassVar[CropRule]
+    page_rule: CropRule
     base_size: ClassVar[int]
     image_size: ClassVar[int]
     layers_path = "model"
+    views_of = slice(5)  # their sides, and the grid
     not_modelled = NOT_MODELLED
     decoder = staticmethod(decoder)
     routed_expert = re.compile(r"(?P<experts>.*\.mlp\.experts)\.(?P<index>\d+)(?P<below>\..*)?")
@@ -178,7 +179,7 @@ class FamilyMember(OcrModel, Architecture):
         if prompt_pages > 1:
             _check_several(base_size, image_size, crop_mode)
         self.check_sizes(base_size, image_size, crop_mode)
-        grid = self.crop.grid(*page) if crop_mode else (1, 1)
+        grid = self.page_rule.grid(*page) if crop_mode else (1, 1)
         whole = ViewBatch(1, base_size if crop_mode else image_size)
         local = ViewBatch(grid[0] * grid[1], image_size)
         visual = prompt_pages * self.visual_tokens(base_size, image_size, crop_mode, grid)
@@ -198,7 +199,7 @@ class FamilyMember(OcrModel, Architecture):
 
     def notes_of(self, workload: PageWorkload) -> list[str]:
         """Notes for a reader of a workload's figures, one line each."""
-        tile = self.crop.tile
+        tile = self.page_rule.tile
         if workload.local_views is None or workload.image_size == tile:
             return []
         return [
@@ -356,11 +357,6 @@ class FamilyMember(OcrModel, Architecture):
 
     # --- pages
 
-    @property
-    def page_rule(self) -> CropRule:
-        """How it crops pages."""
-        return self.crop
-
     def page_with(self, sizes: tuple[int, ...]) -> PageWorkload:
         """A page with views of these sides: of the blank patch, the global and local ones, a grid.
 
@@ -382,10 +378,6 @@ class FamilyMember(OcrModel, Architecture):
             batch_size=1,
             max_new_tokens=1,
         )
-
-    def view_sizes(self, *sizes: Size) -> tuple[Size, ...]:
-        """The sides of views, and the grid."""
-        return sizes[:5]
 
     def inputs_bytes(self, workload: PageWorkload, dtype: Dtype) -> int:
         """Bytes of pixels, token ids, positions, both masks and the crop grid.

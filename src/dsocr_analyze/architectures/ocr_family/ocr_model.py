@@ -20,7 +20,7 @@ from dsocr_analyze.figures import (
     owner_among,
 )
 from dsocr_analyze.kernels import BFLOAT16, Dtype
-from dsocr_analyze.tape import Operand, Size, Spans, Tape
+from dsocr_analyze.tape import Operand, Spans, Tape
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 _MOST_SPANS: Final = 256
@@ -37,6 +37,7 @@ class OcrModel(ABC):
         is_of_transformers: Whether transformers itself has its class. Then all pages of a batch
             pass the vision stages at once, which have fused attention and norms in a serving
             engine, and the head runs for the last position of each prompt alone.
+        views_of: Which sizes of `page_totals`, in its order, decide what views cost.
     """
 
     stages: tuple[StageScope, ...]
@@ -44,6 +45,7 @@ class OcrModel(ABC):
     layers_path: ClassVar[str]
     not_modelled: ClassVar[tuple[IncidentalOperators, ...]] = ()
     is_of_transformers: bool = False
+    views_of: ClassVar[slice]
 
     @cached_property
     def begins(self) -> dict[str, str]:
@@ -97,11 +99,7 @@ class OcrModel(ABC):
 
     @abstractmethod
     def page_with(self, sizes: tuple[int, ...]) -> PageWorkload:
-        """A page whose views have `view_sizes`."""
-
-    @abstractmethod
-    def view_sizes(self, *sizes: Size) -> tuple[Size, ...]:
-        """Those of the sizes of `page_totals`, in its order, that decide what views cost."""
+        """A page by the sizes that decide what its views cost."""
 
     @abstractmethod
     def inputs_bytes(self, workload: PageWorkload, dtype: Dtype) -> int:
@@ -169,7 +167,8 @@ def step(model: OcrModel, c: Any, p: Pass, dtype: Dtype) -> Tape:
 @lru_cache
 def owned_params(model: OcrModel, c: Any) -> tuple[Mapping[str, int], Parameters]:
     """Parameters, as any page's prefill pass declares them, by stage and all."""
-    page = model.page_with(model.view_sizes(1024, 1024, 1024, 2, 2, 1, 1))  # any page has them all
+    # Any page has them all.
+    page = model.page_with(tuple([1024, 1024, 1024, 2, 2, 1, 1][model.views_of]))
     t, _ = prefill(model, c, page, BFLOAT16, flash=False)
     by_stage: dict[str, int] = {}
     unassigned: dict[str, int] = {}

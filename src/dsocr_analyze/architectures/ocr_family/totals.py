@@ -96,12 +96,12 @@ def page_totals(
     """
     views = base_size, whole_resolution, local_resolution, columns, rows
     pages, n = _checked_pages((*views, text_tokens, batch_size, max_new_tokens))
-    deciding = model.view_sizes(*pages[:-1])
+    deciding = pages[model.views_of]
     if flash_attention:
         model.check_flash(c)
     costs = _Costs(model, c, dtype, flash_attention)
     view_sizes, view_place = _distinct_rows(deciding)
-    least = model.view_sizes(*[*_LEAST.values()][:-1])
+    least = tuple(_LEAST.values())[model.views_of]
     found = _looks(looks(model, c, dtype), view_sizes, least)
     counts = pages[len(views) :]
     is_exact = n > 0 and costs.exceeds_int64(found, *counts)

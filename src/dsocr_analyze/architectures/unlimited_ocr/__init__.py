@@ -69,7 +69,7 @@ class _UnlimitedOCR(DeepSeekOCR):
         SAM_KEYS | CLIP_KEYS | PROJECTOR_KEYS | _WINDOW_RULES, PUBLISHED_SECTIONS
     )
     modes, default_mode = _MODES, "gundam"
-    crop = CropRule(tile=640, most_views=32)
+    page_rule = CropRule(tile=640, most_views=32)
     prompt_pages = 1024
     has_window = True
     text_tokens = 5
