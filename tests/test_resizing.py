@@ -5,7 +5,7 @@ import pytest
 import transformers
 from any_models import IS_5
 
-from dsocr_analyze.architectures.neighbours.neighbour import NATIVE
+from dsocr_analyze.architectures.neighbours.neighbour import Neighbour
 from dsocr_analyze.architectures.neighbours.resizing import FixedView, LongestEdge, SmartResize
 from dsocr_analyze.errors import PageError
 
@@ -65,7 +65,7 @@ def test_grids_worked_out_by_hand(rule, page, grid):
 
 
 def test_pixels_of_a_resize_are_those_of_the_image_sent_both_passes_and_the_view():
-    work = GOT_OCR2.pixel_work(NATIVE, 100, 200, 16, 16)
+    work = GOT_OCR2.pixel_work(Neighbour.modes["native"], 100, 200, 16, 16)
     assert work == (20_000, 1024 * 200 + 1024 * 1024, 1024 * 1024)
 
 

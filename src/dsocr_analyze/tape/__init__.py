@@ -398,9 +398,11 @@ class Tape:
         self.record(kind, operator, Elements(n), dtype, output, work)
         return into or Operand(n, output, tape=self)
 
-    def reduce(self, operator: str, x: Operand, rows: Size, width: Size) -> Operand:
-        """Reduces rows to one element each: one FLOP per input element."""
-        shape, output = Rows(rows, width), (rows, x.dtype)
+    def reduce(
+        self, operator: str, x: Operand, rows: Size, width: Size, dtype: Dtype | None = None
+    ) -> Operand:
+        """Reduces rows to one element each, by default as `x`: one FLOP per input element."""
+        shape, output = Rows(rows, width), (rows, dtype or x.dtype)
         return self.rows("reduction", operator, x, shape, output, flops=x.n)[0]
 
     def rows(

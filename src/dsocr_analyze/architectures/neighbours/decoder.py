@@ -31,6 +31,8 @@ def read_decoder(
     rotary: str = "plain",
     mrope_section: Sequence[int] = (),
     attention_bias: bool = False,
+    needs_head_dim: bool = False,
+    deepstack: int = 0,
     **options: Any,
 ) -> DecoderDimensions:
     """Reads the object with the decoder's keys; raises ConfigError.
@@ -41,10 +43,15 @@ def read_decoder(
         rotary: As the attribute.
         mrope_section: Where the file has none.
         attention_bias: As the attribute.
+        needs_head_dim: Whether the class has a number where `head_dim` is absent, which does not
+            follow from other keys.
+        deepstack: As the attribute.
         options: `head_norms`, `output_norms`, as the attributes.
     """
+    if needs_head_dim:
+        keys.value("head_dim")
     heads = multi_head_attention(keys)
-    layers = keys.integer("num_hidden_layers", most=MOST_LAYERS)
+    layers = keys.integer("num_hidden_layers", least=max(1, deepstack), most=MOST_LAYERS)
     types = keys.value("layer_types", None)
     keys.check(
         types is None or types == ["full_attention"] * layers,
@@ -64,6 +71,7 @@ def read_decoder(
         rotary=rotary,
         mrope_section=tuple(mrope_section),
         attention_bias=attention_bias,
+        deepstack=deepstack,
         has_output_bias=False,
         is_of_transformers=True,
         axes=1 if rotary == "plain" else 3,

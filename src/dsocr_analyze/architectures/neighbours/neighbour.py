@@ -7,11 +7,11 @@ its encoder returns and all positions until it ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from msgspec import Struct
 
@@ -25,6 +25,7 @@ from dsocr_analyze.architectures.architecture import (
     made_inputs,
 )
 from dsocr_analyze.architectures.config_file import (
+    LARGEST_WIDTH,
     USED,
     Config,
     ConfigKeys,
@@ -48,7 +49,7 @@ from dsocr_analyze.architectures.ocr_family.family_member import DECODE
 from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.figures import PREFILL_STAGE, StageScope
-from dsocr_analyze.kernels import BOOL, INT32, INT64, Dtype, Rows
+from dsocr_analyze.kernels import BOOL, INT32, INT64, Dtype
 from dsocr_analyze.package_data import package_toml
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import embedding
@@ -82,10 +83,6 @@ class ImageFeatures:
     kept: tuple[Operand, ...] = ()
 
 
-NATIVE: Final = Mode("native", 0, 0, crop_mode=False)
-"""The only mode: the processor chooses the sides."""
-
-
 class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A neighbour's data file.
 
@@ -100,8 +97,6 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         resizing: Sizes of its processor's rule, by the name of that; empty if every page becomes a
             square of the encoder's size.
         decoder: What distinguishes its decoder, as `read_decoder` takes it.
-        needs_head_dim: Whether the decoder's `head_dim` is a number of its class where it is
-            absent, and does not follow from other keys.
         is_tied: Whether the head has the embeddings' weights where a file does not say so.
         reads_flat: Whether the decoder's keys may be at the top level, as in old files.
         least_visual_tokens: Of a batch, below which transformers' class fails.
@@ -123,7 +118,6 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     transformers_class: str | None = None
     resizing: dict[str, dict[str, Any]] = {}
     decoder: dict[str, Any] = {}
-    needs_head_dim: bool = False
     is_tied: bool = False
     reads_flat: bool = False
     least_visual_tokens: int = 1
@@ -148,8 +142,8 @@ class Neighbour(Architecture, OcrModel):
         forwards: Its vision model and its projector.
     """
 
-    modes: Mapping[str, Mode] = {NATIVE.name: NATIVE}
-    default_mode = NATIVE.name
+    modes: Mapping[str, Mode] = {"native": Mode("native", 0, 0, crop_mode=False)}
+    default_mode = "native"
     generate = Prompt(0, "input_ids", 0, without=("position_ids",))
     is_of_transformers = True
     layers_path = "model.language_model"
@@ -203,8 +197,8 @@ class Neighbour(Architecture, OcrModel):
     @property
     def image_token(self) -> int:
         """Id that stands for the image in a prompt."""
-        named = (*self.config, *self.data.config)
-        name = next(each for each in named if each in ("image_token_id", "image_token_index"))
+        names = "image_token_id", "image_token_index"
+        name = next(each for each in (*self.config, *self.data.config) if each in names)
         return ConfigKeys(self.config).integer(name, least=0)
 
     def recognizes(self, config: Config) -> bool:
@@ -222,22 +216,19 @@ class Neighbour(Architecture, OcrModel):
         text = keys if is_flat else keys.section("text_config")
         # A flat file gives the decoder all keys but this one.
         if "text_config.tie_word_embeddings" in data.used:
-            own = data.is_tied if is_flat else text.boolean("tie_word_embeddings", data.is_tied)
-            is_tied |= own
-        if data.needs_head_dim:
-            text.value("head_dim")
-        read = read_decoder(text, is_tied=is_tied, **data.decoder)
+            is_tied |= (
+                data.is_tied if is_flat else text.boolean("tie_word_embeddings", data.is_tied)
+            )
         vision = read_vision(
             keys,
             {path for path, rule in self.config_table.rules.items() if rule == USED},
-            read.hidden_size,
+            text.integer("hidden_size", most=LARGEST_WIDTH),
             merge=data.merge,
             window_unit="pixels" if data.resizing else "patches",
             has_fixed_view=not data.resizing,
         )
-        inner = len(vision.deepstack)
-        text.integer("num_hidden_layers", least=max(1, inner))
-        return NeighbourDimensions(replace(read, deepstack=inner), vision)
+        given = data.decoder | {"is_tied": is_tied, "deepstack": len(vision.deepstack)}
+        return NeighbourDimensions(read_decoder(text, **given), vision)
 
     def notes_of(self, workload: PageWorkload) -> list[str]:
         """Notes for a reader of a workload's figures, one line each."""
@@ -302,9 +293,9 @@ class Neighbour(Architecture, OcrModel):
             return embeds, replace(features, kept=kept)
         # Features of images that differ are divided by image, and joined again.
         tokens = t.cat(features.tokens) if self.data.resizing else features.tokens
-        has_videos = self.data.pixels == "flat patches"
-        masks = tuple(t.map("eq", ids, output=BOOL) for _ in range(1 + has_videos))
-        _checked_places(t, masks[0], p, has_videos=has_videos)
+        kinds = 2 if self.data.pixels == "flat patches" else 1
+        masks = tuple(t.map("eq", ids, output=BOOL) for _ in range(kinds))
+        _checked_places(t, masks, p)
         embeds = t.move("masked_scatter", embeds, tokens, masks[0])
         return embeds, ImageFeatures(tokens, tuple(map(t.cat, features.deepstack)), masks)
 
@@ -358,14 +349,15 @@ class Neighbour(Architecture, OcrModel):
         """A page of so many columns and rows of tokens, with text, in a batch."""
         columns, rows, text_tokens, batch = sizes
         factor, frames = self.page_rule.factor, self.dimensions.vision.frames
-        height = None if rows == columns else rows * factor
         return PageWorkload(
             page=(1, 1),
             base_size=0,
             image_size=0,
             crop_mode=False,
             grid=(columns, rows),
-            views=(ViewBatch(1, columns * factor, height, frames),),
+            views=(
+                ViewBatch(1, columns * factor, None if rows == columns else rows * factor, frames),
+            ),
             visual_tokens=columns * rows,
             text_tokens=text_tokens,
             batch_size=batch,
@@ -426,8 +418,7 @@ class Neighbour(Architecture, OcrModel):
 
 def _row(*values: int) -> TensorInput:
     """Whole numbers for each page."""
-    placed = (PlacedValue(value, place, 1) for place, value in enumerate(values))
-    return _filled((1, len(values)), *placed, dtype=INT64.name)
+    return TensorInput((1, len(values)), (values,), INT64.name, is_repeated=True)
 
 
 def _filled(
@@ -437,16 +428,12 @@ def _filled(
     return TensorInput(shape, None, dtype, fill, placed, is_repeated=True)
 
 
-def _checked_places(t: Tape, mask: Operand, p: Pass, *, has_videos: bool) -> None:
+def _checked_places(t: Tape, masks: Sequence[Operand], p: Pass) -> None:
     """Whether there are as many places as tokens."""
-    shape, output = Rows(1, p.tokens), (1, INT64)
-    count, *_ = t.rows("reduction", "sum", mask, shape, output, flops=p.tokens)
-    t.rows(
-        "reduction", "_is_all_true", t.map("eq", t.map("mul", count), output=BOOL), Rows(1, 1),
-        (1, BOOL), flops=1,
-    )  # fmt: skip
-    if has_videos:
-        t.rows("reduction", "sum", mask, shape, output, flops=p.tokens)
+    count = t.reduce("sum", masks[0], 1, p.tokens, INT64)
+    t.reduce("_is_all_true", t.map("eq", t.map("mul", count), output=BOOL), 1, 1)
+    for mask in masks[1:]:
+        t.reduce("sum", mask, 1, p.tokens, INT64)
     t.hold(count)
 
 
