@@ -776,7 +776,9 @@ BY_HAND = {
     ),
     "growing the cache": (  # keys of 2 x 9 tokens by one each; values do the same
         records(
-            lambda t: cached(t, features(t, 2, 16), features(t, 2, 16), Pass(2, 1, 9), 16, 16),
+            lambda t: cached(
+                t, features(t, 2, 16), features(t, 2, 16), Pass(2, 1, 9), decoder(), 16, 16
+            ),
             part=slice(1),
         ),
         (0, 0, 0, 2 * 10 * 16 * E, 2 * 10 * 16 * E),

@@ -61,8 +61,7 @@ def attention(
     cos, sin = tables or t.call("rotary_emb", rotary_tables, p.B, p.T, D)
     q, k = _turned(t, q, k, cos, sin, c)
     written = (k, v) if p.overwrites else ()  # the cache's own memory has other names
-    if p.past or c.is_of_transformers:
-        k, v = cached(t, k, v, p, kv * D, kv * D)
+    k, v = cached(t, k, v, p, c, kv * D, kv * D)
     held: Sequence[Operand] = ()
     if p.flash:
         heads = flash_attention(t, q, k, v, p, c)
@@ -101,9 +100,20 @@ def _turned(
 
 
 def cached(
-    t: Tape, k: Operand, v: Operand, p: Pass, key_width: int, value_width: int
+    t: Tape,
+    k: Operand,
+    v: Operand,
+    p: Pass,
+    c: DecoderDimensions,
+    key_width: int,
+    value_width: int,
 ) -> tuple[Operand, Operand]:
-    """Keys and values of all K tokens, appended to the cache or written over the oldest."""
+    """Keys and values of all K tokens, appended to the cache or written over the oldest.
+
+    A prompt's own become the cache, but in transformers 5 a copy of them.
+    """
+    if not (p.past or c.is_of_transformers):
+        return k, v
     if p.overwrites:
         keys = t.input(p.B * p.keys * key_width, t.dtype)
         values = t.input(p.B * p.keys * value_width, t.dtype)

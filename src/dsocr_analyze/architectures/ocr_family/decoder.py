@@ -173,8 +173,7 @@ def latent_attention(
     latent = t.call("kv_a_layernorm", rms_norm, t.view(joint, n * r), n, r)
     q_pe, k_pe, *tables = _rotated_pairs(t, query, joint, p, c)
     del joint
-    if p.past:
-        k_pe, latent = cached(t, k_pe, latent, p, P, r)
+    k_pe, latent = cached(t, k_pe, latent, p, c, P, r)
     t.idle("kv_b_proj", linear, latent, n, r, H * (nope + value))
     up_key, up_value = Operand(H * nope * r, t.dtype), Operand(H * r * value, t.dtype)
 
@@ -254,8 +253,7 @@ def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Ope
     v: Operand = t.view(up, n * (H * value))
     if value != D:
         v = t.move("constant_pad_nd", v, n=n * (H * D))
-    if p.past:
-        k, v = cached(t, k, v, p, H * D, H * D)
+    k, v = cached(t, k, v, p, c, H * D, H * D)
     heads = flash_attention(t, q, k, v, p, c)
     if value != D:
         heads = t.view(heads, n * (H * value))
