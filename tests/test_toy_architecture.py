@@ -112,7 +112,7 @@ MODES = Mode("cut", 192, 128, True), Mode("whole", 128, 128, False)
 
 class Toy(FamilyMember):
     name, title = "toy-ocr", "Toy-OCR"
-    vendor_class, model_types = "ToyOCRForCausalLM", ("toy-ocr",)
+    config_class, model_types = "ToyOCRForCausalLM", ("toy-ocr",)
     modes, default_mode = {mode.name: mode for mode in MODES}, "cut"
     config_table = key_table(SAM_KEYS | PROJECTOR_KEYS, {"vision_config": {}})
     stages = (SAM, PROJECTOR, PREFILL, DECODE)

@@ -241,6 +241,8 @@ class Architecture(ABC):
 
     Attributes:
         name: On the command line and in reports; `title` is for readers.
+        config_class: Of the whole model, as a `config.json` names it.
+        model_types: Used if no class is named.
         stages: In order; the last is the decode step, if the model decodes.
         modes: Settings of the vision side by name; empty if it reads no pages.
         text_tokens: Of its usual prompt besides the visual ones, with BOS.
@@ -260,6 +262,8 @@ class Architecture(ABC):
 
     name: str
     title: str
+    config_class: str = ""
+    model_types: tuple[str, ...] = ()
     stages: tuple[StageScope, ...]
     modes: Mapping[str, Mode] = {}
     default_mode: str = ""
@@ -279,7 +283,10 @@ class Architecture(ABC):
 
     def recognizes(self, config: Config) -> bool:
         """Whether a parsed `config.json` belongs to it."""
-        return False
+        classes = config.get("architectures")
+        if isinstance(classes, list) and classes:
+            return self.config_class in classes
+        return config.get("model_type") in self.model_types
 
     def of_config(self, config: Config) -> Architecture:
         """The architecture for a `config.json` that belongs to it, on which plans may depend."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import methodcaller
 from pathlib import Path
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, Config, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.config_table import (
@@ -277,8 +277,8 @@ class DeepSeekOCR(FamilyMember):
     """
 
     name, title = "deepseek-ocr", "DeepSeek-OCR"
-    vendor_class = "DeepseekOCRForCausalLM"
-    model_types: ClassVar[tuple[str, ...]] = ("DeepseekOCR", "deepseek_vl_v2")
+    config_class = "DeepseekOCRForCausalLM"
+    model_types: tuple[str, ...] = ("DeepseekOCR", "deepseek_vl_v2")
     built_in = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE
     config_table = key_table(SAM_KEYS | CLIP_KEYS | PROJECTOR_KEYS, PUBLISHED_SECTIONS)

@@ -333,7 +333,7 @@ class _OCR2(FamilyMember):
     """
 
     name, title = "deepseek-ocr-2", "DeepSeek-OCR-2"
-    vendor_class = "DeepseekOCR2ForCausalLM"
+    config_class = "DeepseekOCR2ForCausalLM"
     model_types = ("DeepseekOCR2",)
     built_in = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE

@@ -162,7 +162,9 @@ class Neighbour(Architecture, OcrModel):
         self.data = data = package_toml(__package__, file, NeighbourData)
         self.name, self.title, self.text_tokens = name, data.title, data.text_tokens
         self.forwards = visual, project
-        self.model_class = data.transformers_class or data.config["architectures"][0]
+        self.config_class = data.config["architectures"][0]
+        self.model_types = (data.config["model_type"],)
+        self.model_class = data.transformers_class or self.config_class
         self.config = data.config if config is None else config
         own: Rules = dict.fromkeys(data.used, USED)
         own |= {key: Harmless(reason) for key, reason in data.harmless.items()}
@@ -200,13 +202,6 @@ class Neighbour(Architecture, OcrModel):
         names = "image_token_id", "image_token_index"
         name = next(each for each in (*self.config, *self.data.config) if each in names)
         return ConfigKeys(self.config).integer(name, least=0)
-
-    def recognizes(self, config: Config) -> bool:
-        """Whether a parsed `config.json` belongs to it."""
-        classes = config.get("architectures")
-        if isinstance(classes, list) and classes:
-            return bool(classes[0] in self.data.config["architectures"])
-        return bool(config.get("model_type") == self.data.config["model_type"])
 
     def read_dimensions(self, config: Config) -> NeighbourDimensions:
         """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -104,15 +104,11 @@ class FamilyMember(OcrModel, Architecture):
     """A relative of DeepSeek-OCR; its own class says what distinguishes it.
 
     Attributes:
-        vendor_class: Of the whole model, in `auto_map`.
-        model_types: Used if no class is named.
         prompt_pages: Most pages per prompt.
         base_size: Default pixels per side of the global view.
         image_size: Default pixels per side of a local view, or of the only one.
     """
 
-    vendor_class: ClassVar[str]
-    model_types: ClassVar[tuple[str, ...]]
     prompt_pages: ClassVar[int] = 1
     page_rule: CropRule
     base_size: ClassVar[int]
@@ -127,15 +123,12 @@ class FamilyMember(OcrModel, Architecture):
         self.closed_forms = ClosedForms(self)
 
     def recognizes(self, config: Config) -> bool:
-        """Whether a parsed `config.json` belongs to it."""
+        """Whether a parsed `config.json` belongs to it, by its `auto_map` if it has one."""
         auto_map = config.get("auto_map")
         named = auto_map.get("AutoModel") if isinstance(auto_map, Mapping) else None
         if isinstance(named, str):
-            return named.rpartition(".")[2] == self.vendor_class
-        classes = config.get("architectures")
-        if isinstance(classes, list) and classes:
-            return self.vendor_class in classes
-        return config.get("model_type") in self.model_types
+            return named.rpartition(".")[2] == self.config_class
+        return super().recognizes(config)
 
     # --- a workload
 
@@ -180,16 +173,14 @@ class FamilyMember(OcrModel, Architecture):
             _check_several(base_size, image_size, crop_mode)
         self.check_sizes(base_size, image_size, crop_mode)
         grid = self.page_rule.grid(*page) if crop_mode else (1, 1)
-        whole = ViewBatch(1, base_size if crop_mode else image_size)
-        local = ViewBatch(grid[0] * grid[1], image_size)
-        visual = prompt_pages * self.visual_tokens(base_size, image_size, crop_mode, grid)
-        return PageWorkload(
+        whole = base_size if crop_mode else image_size
+        found = self.page_with((base_size, whole, image_size, *grid))
+        visual = prompt_pages * found.visual_tokens
+        return replace(
+            found,
             page=page,
-            base_size=base_size,
             image_size=image_size,
             crop_mode=crop_mode,
-            grid=grid,
-            views=(whole,) if grid == (1, 1) else (local, whole),
             visual_tokens=visual,
             text_tokens=prompt_text(text_tokens, seq_len, visual, self.text_tokens),
             batch_size=batch_size,

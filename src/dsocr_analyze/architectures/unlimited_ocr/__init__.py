@@ -61,7 +61,7 @@ _WINDOW_RULES: Final = {
 
 class _UnlimitedOCR(DeepSeekOCR):
     name, title = "unlimited-ocr", "Unlimited-OCR"
-    vendor_class = "UnlimitedOCRForCausalLM"
+    config_class = "UnlimitedOCRForCausalLM"
     model_types = ("unlimited-ocr",)
     built_in = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE
