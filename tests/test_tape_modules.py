@@ -538,7 +538,9 @@ def flash_of(c, *p):
     p = Pass(*p, flash=True)
     n = p.tokens * c.heads * c.head_dim
     kv = p.B * p.keys * c.kv_heads * c.head_dim
-    return lambda t: flash_attention(t, features(t, n), features(t, kv), features(t, kv), p, c)
+    return lambda t: flash_attention(
+        t, features(t, n), features(t, kv), features(t, kv), None, p, c
+    )
 
 
 def gated(c):

@@ -20,6 +20,7 @@ from dsocr_analyze.architectures.ocr_family.config_table import (
     key_table,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import (
+    CHANNELS,
     LARGEST_IMAGE,
     DecoderDimensions,
     ProjectorDimensions,
@@ -173,8 +174,6 @@ class ClipModelDimensions(RelativeDimensions):
 
 # --- CLIP ------------------------------------------------------------------------------------
 
-_CHANNELS = 3
-
 
 def clip(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Operand:
     """SAM's features of N views, `[N, d, q, q] -> [N, 1 + q q, d]` (`VitModel`)."""
@@ -188,7 +187,7 @@ def clip(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Oper
 def embeddings(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Operand:
     """The class token before the patches, plus positions (`CLIPVisionEmbeddings`)."""
     d, positions = c.width, (c.image_size // c.patch_size) ** 2 + 1
-    t.idle("patch_embedding", methodcaller("weight", _CHANNELS * d * c.patch_size**2))
+    t.idle("patch_embedding", methodcaller("weight", CHANNELS * d * c.patch_size**2))
     tokens = t.move("cat", t.weight(d, "class_embedding"), features, n=N * (q * q + 1) * d)
     ids = t.input(positions, INT64)
     return t.map(
@@ -201,8 +200,8 @@ def embeddings(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -
 def embeddings_of_pixels(t: Tape, N: Size, q: int, c: ClipDimensions) -> Operand:
     """The same with patches of its own convolution, which DeepSeek-OCR never runs."""
     side = q * c.patch_size
-    pixels = t.input(N * _CHANNELS * side * side, t.dtype)
-    sizes = pixels, N, side, _CHANNELS, c.width, c.patch_size
+    pixels = t.input(N * CHANNELS * side * side, t.dtype)
+    sizes = pixels, N, side, CHANNELS, c.width, c.patch_size
     patches = t.call("patch_embedding", conv2d, *sizes, stride=c.patch_size)
     return embeddings(t, patches, N, q, c)
 

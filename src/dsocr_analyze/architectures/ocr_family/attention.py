@@ -5,7 +5,6 @@ transformers 4.46, which `DeepseekV2MLP` (`modeling_deepseekv2.py`) and `Qwen2ML
 al. 2017, eq. 1; Ainslie et al. 2023 (grouped queries); Dao 2023.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -62,16 +61,12 @@ def attention(
     q, k = _turned(t, q, k, cos, sin, c)
     written = (k, v) if p.overwrites else ()  # the cache's own memory has other names
     k, v = cached(t, k, v, p, c, kv * D, kv * D)
-    held: Sequence[Operand] = ()
-    if p.flash:
-        heads = flash_attention(t, q, k, v, p, c)
-    else:
-        heads, *held = (_sdpa if p.sdpa else _eager)(t, q, k, v, mask, p, c)
+    attend = flash_attention if p.flash else _sdpa if p.sdpa else _eager
+    heads, *held = attend(t, q, k, v, mask, p, c)
     bias = c.attention_bias and c.has_output_bias
     out = t.call("o_proj", linear, heads, p.tokens, H * D, c.hidden_size, bias=bias)
-    if c.is_of_transformers:
-        return out, (k, v), *held
-    return t.hold((out, (k, v)), cos, sin, q, *held, *written)
+    kept = held if c.is_of_transformers else []
+    return t.hold((out, (k, v), *kept), cos, sin, q, *held, *written)
 
 
 def _projected(
@@ -206,8 +201,14 @@ def product(
 
 
 def flash_attention(
-    t: Tape, q: Operand, k: Operand, v: Operand, p: Pass, c: DecoderDimensions
-) -> Operand:
+    t: Tape,
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    _: Operand | None,
+    p: Pass,
+    c: DecoderDimensions,
+) -> tuple[Operand, ...]:
     """FlashAttention, causal (Dao 2023, alg. 1); a prompt's positions are checked first."""
     if not p.past and not c.use_mla:
         _check_positions(t, p.B * (p.T - 1))
@@ -215,7 +216,7 @@ def flash_attention(
     skippable = 0 if p.past else scores_of_later_tokens(t, p, c.heads)
     t.skippable(skippable * (2 * D))
     shape = Attention(p.B, c.heads, c.kv_heads, p.T, p.keys, D, D, skippable_scores=skippable)
-    return fused_attention(t, "flash_attention", shape, q, k, v)
+    return (fused_attention(t, "flash_attention", shape, q, k, v),)
 
 
 def _check_positions(t: Tape, steps: Size) -> None:

@@ -254,7 +254,7 @@ def _flash_form(t: Tape, x: Operand, p: Pass, c: DecoderDimensions) -> tuple[Ope
     if value != D:
         v = t.move("constant_pad_nd", v, n=n * (H * D))
     k, v = cached(t, k, v, p, c, H * D, H * D)
-    heads = flash_attention(t, q, k, v, p, c)
+    heads, *_ = flash_attention(t, q, k, v, None, p, c)
     if value != D:
         heads = t.view(heads, n * (H * value))
         if H > 1 or p.B > 1 or p.T > 1:  # a single row without its padding is contiguous

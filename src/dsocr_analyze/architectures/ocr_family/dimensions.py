@@ -18,7 +18,9 @@ from dsocr_analyze.tape.modules import ACTIVATIONS
 # --- the encoders ----------------------------------------------------------------------------
 
 _SAM: Final = "vision_config.width.sam_vit_b"
-_SAM_PATCH: Final = 16
+SAM_PATCH: Final = 16
+"""Pixels per side."""
+CHANNELS: Final = 3
 LARGEST_IMAGE: Final = 16_384
 
 
@@ -43,7 +45,7 @@ class SamDimensions:
     global_attn_indexes: tuple[int, ...]
     downsample_channels: tuple[int, int]
     image_size: int
-    patch: int = _SAM_PATCH
+    patch: int = SAM_PATCH
     window: int = 14
     mlp_ratio: int = 4
     neck: int = 256
@@ -60,11 +62,11 @@ class SamDimensions:
         keys.check(len(set(blocks)) == len(blocks), "global_attn_indexes", "each block once")
         channels = keys.integers("downsample_channels", most=LARGEST_WIDTH)
         keys.check(len(channels) == 2, "downsample_channels", "two whole numbers, e.g. [512, 1024]")
-        image_size = vision.integer("image_size", least=_SAM_PATCH, most=LARGEST_IMAGE)
+        image_size = vision.integer("image_size", least=SAM_PATCH, most=LARGEST_IMAGE)
         vision.check(
-            image_size % _SAM_PATCH == 0,
+            image_size % SAM_PATCH == 0,
             "image_size",
-            f"a multiple of {_SAM_PATCH}, the patch size",
+            f"a multiple of {SAM_PATCH}, the patch size",
         )
         return cls(
             width, layers, heads, tuple(sorted(blocks)), (channels[0], channels[1]), image_size

@@ -13,22 +13,31 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from dsocr_analyze.architectures.architecture import (
+    BATCH,
+    TOKENS,
     Architecture,
     CacheStep,
     ForwardInputs,
     GrowingCache,
+    Input,
     KeyValueCache,
+    PlacedValue,
+    TensorInput,
+    made_inputs,
     zeros_like,
 )
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass, lm_head
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, decoder
-from dsocr_analyze.architectures.ocr_family.dimensions import RelativeDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import (
+    CHANNELS,
+    SAM_PATCH,
+    RelativeDimensions,
+)
 from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.errors import WorkloadError
@@ -48,9 +57,6 @@ from dsocr_analyze.workload import (
 if TYPE_CHECKING:
     import torch
 
-_CHANNELS: Final = 3
-_PATCH: Final = 16
-"""Pixels per side of a SAM patch."""
 _TOKEN: Final = 64
 """Pixels per side that become one visual token: four patches per side."""
 
@@ -213,12 +219,12 @@ class FamilyMember(OcrModel, Architecture):
             )
         for argument, size in sizes.items():
             if size % _TOKEN:
-                patches, side = size // _PATCH, tokens_per_side(size)
-                seen, below = patches * _PATCH, max(_TOKEN, size // _TOKEN * _TOKEN)
+                patches, side = size // SAM_PATCH, tokens_per_side(size)
+                seen, below = patches * SAM_PATCH, max(_TOKEN, size // _TOKEN * _TOKEN)
                 lost = f"only {seen} of {size} pixels per side are used, in " * (seen < size)
                 yield (
                     f"{argument} {size} is not a multiple of {_TOKEN}: {lost}{patches} patches of"
-                    f" {_PATCH} pixels, which become the {side} tokens per side of"
+                    f" {SAM_PATCH} pixels, which become the {side} tokens per side of"
                     f" {side * _TOKEN} pixels; give {below} or {below + _TOKEN}"
                 )
 
@@ -234,26 +240,17 @@ class FamilyMember(OcrModel, Architecture):
         """
         import torch
 
-        batch, pages = workload.batch_size, workload.prompt_pages
-        local, whole, blank = workload.local_views, workload.global_view, workload.base_size
-        pixels = partial(torch.full, fill_value=0.5, dtype=dtype, device=device)
-        images = []
-        for _ in range(batch):
-            if local is None:
-                crops = torch.zeros((1, 3, blank, blank), dtype=torch.float32, device=device)
-            else:
-                crops = pixels((local.count, 3, local.resolution, local.resolution))
-            size = pages * whole.count, 3, whole.resolution, whole.resolution
-            images.append((crops, pixels(size)))
-        image_mask = torch.zeros(batch, workload.seq_len, dtype=torch.bool, device=device)
-        image_mask[:, 1 : 1 + workload.visual_tokens] = True
+        batch, pages, local = workload.batch_size, workload.prompt_pages, workload.local_views
+        blank = (1, CHANNELS, workload.base_size, workload.base_size)
+        crops = TensorInput(blank, dtype=FLOAT32.name, fill=0) if local is None else _pixels(local)
+        visual = PlacedValue(True, 1, workload.visual_tokens)
+        mask = TensorInput((BATCH, TOKENS), dtype=BOOL.name, fill=False, placed=(visual,))
+        images = ((crops, _pixels(workload.global_view, pages)),) * batch
+        given: dict[str, Input] = {"images": images, "images_seq_mask": mask}
         return {
             **_tokens(device, batch, workload.seq_len),
-            "images": images,
-            "images_seq_mask": image_mask,
-            "images_spatial_crop": torch.tensor(
-                [workload.grid] * (batch * pages), dtype=torch.long
-            ),
+            **made_inputs(None, given, device, dtype, workload),
+            "images_spatial_crop": torch.tensor([workload.grid] * (batch * pages)),
         }
 
     def decode_inputs(
@@ -378,9 +375,9 @@ class FamilyMember(OcrModel, Architecture):
         pages = workload.prompt_pages
         page = workload.seq_len * (3 * INT64.nbytes + BOOL.nbytes)
         for view in workload.views:
-            page += pages * _CHANNELS * view.pixels * dtype.nbytes
+            page += pages * CHANNELS * view.pixels * dtype.nbytes
         if workload.local_views is None:
-            page += _CHANNELS * workload.base_size**2 * FLOAT32.nbytes
+            page += CHANNELS * workload.base_size**2 * FLOAT32.nbytes
         return workload.batch_size * (page + pages * len(workload.grid) * INT64.nbytes)
 
     def repeats(self, dimensions: RelativeDimensions) -> Callable[[str], str | None]:
@@ -439,6 +436,12 @@ def _tokens(device: torch.device, batch: int, tokens: int) -> ForwardInputs:
     return {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "use_cache": True}
 
 
+def _pixels(view: ViewBatch, pages: int = 1) -> TensorInput:
+    """Pixels `[N, 3, R, R]` of the views of all pages."""
+    side = view.resolution
+    return TensorInput((pages * view.count, CHANNELS, side, side), fill=0.5)
+
+
 # --- the forward -----------------------------------------------------------------------------
 
 
@@ -465,7 +468,7 @@ def _model(
 
 def pixels_of(t: Tape, view: ViewBatch, pages: int = 1) -> Operand:
     """Pixels `[N, 3, R, R]` of the views of all pages."""
-    return t.input(pages * _CHANNELS * view.pixels, t.dtype)
+    return t.input(pages * CHANNELS * view.pixels, t.dtype)
 
 
 def _visual_tokens(
@@ -473,7 +476,7 @@ def _visual_tokens(
 ) -> Operand:
     """Tokens `[tokens, d]` of a prompt's pages: local views, global view, separator."""
     if w.local_views is None:
-        blank = _CHANNELS * w.base_size**2
+        blank = CHANNELS * w.base_size**2
         t.reduce("sum", t.input(blank, FLOAT32), 1, blank)
     else:
         pixels = pixels_of(t, w.local_views)
