@@ -11,7 +11,6 @@ from dsocr_analyze.architectures.config_file import (
     Fixed,
     Harmless,
     JsonValue,
-    KeyPath,
     KeyRule,
     KeyTable,
     Unread,
@@ -394,11 +393,6 @@ def table_of(
     everywhere: Rules = {}
     for reason, keys in _EVERYWHERE.items():
         everywhere |= dict.fromkeys(keys, Harmless(reason, everywhere=True))
-    rules: dict[KeyPath, KeyRule] = {}
-    sections: set[KeyPath] = set()
-    for name, rule in (everywhere | named).items():
-        path = tuple(name.split("."))
-        rules[path] = rule
-        for length in range(1, len(path)):
-            sections.add(path[:length])
+    rules = {tuple(name.split(".")): rule for name, rule in (everywhere | named).items()}
+    sections = {path[:length] for path in rules for length in range(1, len(path))}
     return KeyTable(rules, sections, conditions, defaults, copy, built)

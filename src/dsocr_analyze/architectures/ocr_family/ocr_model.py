@@ -129,10 +129,9 @@ def prefill(
         spans.clear()
     tape = Tape(dtype, model.begins, PREFILL_STAGE, records=records, spans=spans)
     p = Pass(workload.batch_size, workload.seq_len, flash=flash)
-    cache, nbytes = tape.call("", model.whole_model, c, p, workload), 0
-    for kept in cache:
-        nbytes += kept[0].nbytes + kept[1].nbytes
-    del cache, kept
+    cache = tape.call("", model.whole_model, c, p, workload)
+    nbytes = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache)
+    del cache
     tape.check_nothing_is_left()
     if is_traced:
         found: list[tuple[Tape, int]] = []
@@ -170,13 +169,10 @@ def owned_params(model: OcrModel, c: Any) -> tuple[Mapping[str, int], Parameters
     # Any page has them all.
     page = model.page_with(tuple([1024, 1024, 1024, 2, 2, 1, 1][model.views_of]))
     t, _ = prefill(model, c, page, BFLOAT16, flash=False)
-    by_stage: dict[str, int] = {}
+    by_stage = {stage.name: 0 for stage in model.stages}
     unassigned: dict[str, int] = {}
-    depth = 1  # no prefix is longer, so modules that begin alike have one owner
-    for stage in model.stages:
-        by_stage[stage.name] = 0
-        for prefix in stage.prefixes:
-            depth = max(depth, prefix.count(".") + 1)
+    # No prefix is longer, so modules that begin alike have one owner.
+    depth = 1 + max(prefix.count(".") for stage in model.stages for prefix in stage.prefixes)
     owner_of = cache(partial(owner_among, model.stages))
     for path, name, n in dict.fromkeys(t.weights):
         owner = owner_of(".".join(path.split(".", depth)[:depth]))
