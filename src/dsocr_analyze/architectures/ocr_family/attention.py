@@ -152,9 +152,8 @@ def _eager(
     is_prompt, is_apart, is_recent = not p.past, H > 1 and B > 1, c.is_of_transformers
     is_strided = is_apart and is_prompt and c.rotary != "neighbours"
     queries = B * T * (H * D) if is_strided else None
-    shared = None
-    if is_apart and not H > kv > 1 and (kv != H or (is_prompt and not is_recent)):
-        shared = B * K * (H * D)
+    is_shared = is_apart and not H > kv > 1 and (kv != H or (is_prompt and not is_recent))
+    shared = B * K * (H * D) if is_shared else None
     if is_prompt:
         t.skippable(scores_of_later_tokens(t, p, H) * (2 * D))
     operator = "mul" if is_recent else "div"
