@@ -101,17 +101,8 @@ def _clip(c: ClipDimensions, part: Part) -> Named:
 
 @named.register
 def _encoder(c: EncoderDimensions, part: Part) -> Named:
-    width, heads = heads_of(part, c.hidden_size, c.heads)
     part.values.setdefault("n", part.values.get("q", 0) ** 2)
-    sized = replace(
-        c,
-        hidden_size=width,
-        heads=heads,
-        head_dim=width // heads,
-        kv_heads=part.size("H_kv", c.kv_heads),
-        intermediate_size=part.size("m", c.intermediate_size),
-    )
-    return sized, WIDTH, (("q", "q"), name("n"))
+    return *_decoder(c, part), (("q", "q"), name("n"))
 
 
 @named.register
