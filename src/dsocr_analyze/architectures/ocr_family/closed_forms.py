@@ -221,9 +221,8 @@ class ClosedForms:
     def _memory_of(
         self, c: ModelDimensions, workload: PageWorkload, dtype: Dtype, peak: Peak, cache_bytes: int
     ) -> MemoryFigures:
-        generated = workload.max_new_tokens - 1
-        if c.decoder.sliding_window is not None:
-            generated = min(generated, c.decoder.sliding_window)
+        steps = workload.max_new_tokens - 1
+        generated = min(steps, c.decoder.sliding_window or steps)
         per_token = cache_bytes // workload.seq_len
         return MemoryFigures(
             weights_bytes=owned_params(self.model, c)[1].total * dtype.nbytes,

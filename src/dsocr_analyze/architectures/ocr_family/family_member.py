@@ -258,11 +258,7 @@ class FamilyMember(OcrModel, Architecture):
     ) -> ForwardInputs:
         """Keyword arguments of a decode step over `cached` tokens, without the cache and images."""
         given = _tokens(device, workload.batch_size, cached + 1)
-        last = {
-            "input_ids": given["input_ids"][:, -1:],
-            "position_ids": given["position_ids"][:, -1:],
-        }
-        return given | last
+        return given | {name: given[name][:, -1:] for name in ("input_ids", "position_ids")}
 
     def decode_cache(self, cache: KeyValueCache, step: CacheStep) -> KeyValueCache:
         """The cache that a decode step finds, which holds every token; skipped ones are zeros."""

@@ -1,7 +1,6 @@
 """What closed forms ask of a model's network, and its passes on tapes."""
 
 import sys
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property, lru_cache, partial
@@ -134,13 +133,12 @@ def prefill(
     del cache
     tape.check_nothing_is_left()
     if is_traced:
-        found: list[tuple[Tape, int]] = []
+        from concurrent.futures import ThreadPoolExecutor  # few runs need it
+
         again = partial(prefill, flash=flash, records=False, is_compared=False)
-        # No tracer of this thread sees another one.
-        thread = threading.Thread(target=lambda: found.append(again(model, c, workload, dtype)))
-        thread.start()
-        thread.join()
-        if (tape.peak, nbytes) != (found[0][0].peak, found[0][1]):
+        with ThreadPoolExecutor() as other:  # no tracer of this thread sees another one
+            untraced, held = other.submit(again, model, c, workload, dtype).result()
+        if (tape.peak, nbytes) != (untraced.peak, held):
             # Before Python 3.13, variables that a tracer has looked at live on for a while.
             raise RuntimeError(
                 f"the peak of {tape.peak.nbytes} bytes is wrong: a debugger or tracer keeps tensors"
