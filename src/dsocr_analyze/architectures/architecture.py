@@ -345,8 +345,7 @@ class Architecture(ABC):
     @property
     def decode(self) -> StageScope | None:
         """The stage of the decode step, if any."""
-        last = self.stages[-1] if self.stages else None
-        return last if last is not None and last.role == "decode" else None
+        return next((last for last in self.stages[-1:] if last.role == "decode"), None)
 
     @property
     def stage_names(self) -> tuple[str, ...]:

@@ -186,7 +186,6 @@ class EncoderDimensions(DecoderDimensions):
             intermediate_size=intermediate_size,
             hidden_act="silu",
             attention_bias=True,
-            has_output_bias=False,
             view_sizes=sizes,
         )
 

@@ -72,7 +72,6 @@ def read_decoder(
         mrope_section=tuple(mrope_section),
         attention_bias=attention_bias,
         deepstack=deepstack,
-        has_output_bias=False,
         is_of_transformers=True,
         axes=1 if rotary == "plain" else 3,
         **heads,

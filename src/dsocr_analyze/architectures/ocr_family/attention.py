@@ -63,7 +63,7 @@ def attention(
     k, v = cached(t, k, v, p, c, kv * D, kv * D)
     attend = flash_attention if p.flash else _sdpa if p.sdpa else _eager
     heads, *held = attend(t, q, k, v, mask, p, c)
-    bias = c.attention_bias and c.has_output_bias
+    bias = c.attention_bias and not tables  # Llama's alone, which makes its own
     out = t.call("o_proj", linear, heads, p.tokens, H * D, c.hidden_size, bias=bias)
     kept = held if c.is_of_transformers else []
     return t.hold((out, (k, v), *kept), cos, sin, q, *held, *written)

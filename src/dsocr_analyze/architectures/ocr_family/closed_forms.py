@@ -244,7 +244,7 @@ class ClosedForms:
         cached = layers * held.prefill_cache_bytes // decoder.layers
         logits = 0
         if path in _HEAD:
-            rows = 1 if self.model.is_of_transformers else workload.seq_len
+            rows = 1 if decoder.is_of_transformers else workload.seq_len
             logits = _logits_bytes(c, Pass(workload.batch_size, rows), dtype)
         return BytesAlive(
             inputs_bytes=held.inputs_bytes,

@@ -208,9 +208,11 @@ class DecoderDimensions:
         output_norms: Whether the outputs of attention and MLP are normed.
         deepstack: Layers after which features of the vision stages are added (DeepStack, Meng et
             al. 2024; `Qwen3VLTextModel`).
-        has_output_bias: Whether attention's last product has a bias if the others have one.
-        is_of_transformers: Whether its code is that of transformers 5, which copies a prompt's
-            keys and values to the cache, too, and scales scores by a product.
+        is_of_transformers: Whether its code is that of transformers 5, whose attention has no bias
+            in its last product, scales scores by a product, and copies a prompt's keys and values
+            to the cache, too. All pages of a batch then pass the vision stages at once, which have
+            fused attention and norms in a serving engine, and the head runs for the last position
+            of each prompt alone.
     """
 
     hidden_size: int
@@ -254,7 +256,6 @@ class DecoderDimensions:
     head_norms: bool = False
     output_norms: bool = False
     deepstack: int = 0
-    has_output_bias: bool = True
     is_of_transformers: bool = False
 
     @classmethod

@@ -33,9 +33,6 @@ class OcrModel(ABC):
         stages: In order; the last is the decode step.
         layers_path: Of the module that has the decoder's layers and its last norm.
         not_modelled: Operators that no forward has.
-        is_of_transformers: Whether transformers itself has its class. Then all pages of a batch
-            pass the vision stages at once, which have fused attention and norms in a serving
-            engine, and the head runs for the last position of each prompt alone.
         views_of: Which sizes of `page_totals`, in its order, decide what views cost.
     """
 
@@ -43,7 +40,6 @@ class OcrModel(ABC):
     config_table: KeyTable
     layers_path: ClassVar[str]
     not_modelled: ClassVar[tuple[IncidentalOperators, ...]] = ()
-    is_of_transformers: bool = False
     views_of: ClassVar[slice]
 
     @cached_property

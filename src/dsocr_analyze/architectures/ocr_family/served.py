@@ -100,7 +100,7 @@ class Served:
         self, view: ViewBatch, c: ModelDimensions, dtype: Dtype
     ) -> dict[str, tuple[Kernel, ...]]:
         """Kernels of one call on some views, by stage, without paths."""
-        t = Tape(dtype, self.model.begins, is_served=self.model.is_of_transformers)
+        t = Tape(dtype, self.model.begins, is_served=c.decoder.is_of_transformers)
         self.model.served_views(t, view, c)
         launched = grouped((kernel.stage, kernel.at("")) for kernel in t.kernels)
         return {
@@ -185,7 +185,7 @@ class Served:
         self, c: ModelDimensions, page: PageWorkload, dtype: Dtype
     ) -> tuple[int, int]:
         """Bytes alive besides embeddings before the decoder: the most, and those left."""
-        t = Tape(dtype, records=False, is_served=self.model.is_of_transformers)
+        t = Tape(dtype, records=False, is_served=c.decoder.is_of_transformers)
         p = Pass(page.batch_size, page.seq_len)
         embeds, seen = self.model.embedded_page(t, c, p, page)
         found = t.peak.nbytes - embeds.nbytes, t.alive - embeds.nbytes
@@ -250,7 +250,7 @@ def _attention(
     skipped = scores_of_later_tokens(t, Pass(B, T), H)
     shape = Attention(B, H, kv, T, K, D, D, skippable_scores=skipped)
     heads = fused_attention(t, "paged_attention", shape, t.view(qkv, n * (H * D)), pages)
-    return linear(t, heads, n, H * D, d, bias=bias and c.has_output_bias)
+    return linear(t, heads, n, H * D, d, bias=bias and not c.is_of_transformers)
 
 
 def _mixture(t: Tape, x: Operand, n: Size, c: DecoderDimensions) -> Operand:

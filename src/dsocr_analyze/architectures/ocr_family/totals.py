@@ -185,7 +185,7 @@ def looks(
         if len(spans) > _MOST_SPANS:
             spans.clear()
         page = model.page_with(sizes)
-        if model.is_of_transformers:
+        if c.decoder.is_of_transformers:
             return _packed(model, c, dtype, page)
         work, batched, left = _looked(model, c, dtype, batch, page, spans)
         _, alone, _ = _looked(model, c, dtype, Pass(1, page.seq_len), page, spans)
@@ -332,7 +332,7 @@ class _Costs(NamedTuple):
 
     def _prompts(self, B: Size, T: Size) -> list[Size]:
         """Work of prompts without views; most bytes alive in the layers, and in the head."""
-        if self.model.is_of_transformers:  # views and prompts are counted as one
+        if self.c.decoder.is_of_transformers:  # views and prompts are counted as one
             return [0] * (len(Work._fields) + 2)
         is_long = self._changes_with_length * (self.c.decoder.max_position_embeddings < T)
         return self._by_kind(self._prompts_of_kind, 1 * (B > 1) + 2 * is_long, B, T)
