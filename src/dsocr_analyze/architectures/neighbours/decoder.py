@@ -30,7 +30,6 @@ def read_decoder(
     is_tied: bool,
     rotary: str = "plain",
     mrope_section: Sequence[int] = (),
-    attention_bias: bool = False,
     needs_head_dim: bool = False,
     deepstack: int = 0,
     **options: Any,
@@ -42,11 +41,10 @@ def read_decoder(
         is_tied: Whether embeddings and head have the same weights.
         rotary: As the attribute.
         mrope_section: Where the file has none.
-        attention_bias: As the attribute.
         needs_head_dim: Whether the class has a number where `head_dim` is absent, which does not
             follow from other keys.
         deepstack: As the attribute.
-        options: `head_norms`, `output_norms`, as the attributes.
+        options: `attention_bias`, `head_norms`, `output_norms`, as the attributes.
     """
     if needs_head_dim:
         keys.value("head_dim")
@@ -70,7 +68,6 @@ def read_decoder(
         tie_word_embeddings=is_tied,
         rotary=rotary,
         mrope_section=tuple(mrope_section),
-        attention_bias=attention_bias,
         deepstack=deepstack,
         is_of_transformers=True,
         axes=1 if rotary == "plain" else 3,

@@ -222,8 +222,10 @@ class Neighbour(Architecture, OcrModel):
             window_unit="pixels" if data.resizing else "patches",
             has_fixed_view=not data.resizing,
         )
-        given = data.decoder | {"is_tied": is_tied, "deepstack": len(vision.deepstack)}
-        return NeighbourDimensions(read_decoder(text, **given), vision)
+        decoder = read_decoder(
+            text, is_tied=is_tied, deepstack=len(vision.deepstack), **data.decoder
+        )
+        return NeighbourDimensions(decoder, vision)
 
     def notes_of(self, workload: PageWorkload) -> list[str]:
         """Notes for a reader of a workload's figures, one line each."""
@@ -337,8 +339,11 @@ class Neighbour(Architecture, OcrModel):
                 )
         columns, rows = self.page_rule.grid(*page)
         text = prompt_text(text_tokens, seq_len, columns * rows, self.text_tokens)
-        found = self.page_with((columns, rows, text, batch_size))
-        return replace(found, page=page, max_new_tokens=max_new_tokens)
+        return replace(
+            self.page_with((columns, rows, text, batch_size)),
+            page=page,
+            max_new_tokens=max_new_tokens,
+        )
 
     def page_with(self, sizes: tuple[int, ...]) -> PageWorkload:
         """A page of so many columns and rows of tokens, with text, in a batch."""
