@@ -28,7 +28,7 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     x = t.call("patch_embed", patch_embed, images, c)
     cos, sin, *held = rotary_positions(t, images, c)
     for index in range(c.layers):
-        x = t.again(f"blocks.{index}", vision_layer, x, cos, sin, images.runs, c, _LAYER)
+        x = t.again(f"blocks.{index}", vision_layer, x, images.lengths, cos, sin, c, _LAYER)
     x = t.call("post_layernorm", rms_norm, x, images.total, c.width)
     shape = Convolution(images.total // c.unit, 1, c.width, c.out_width, c.unit)
     x = t.call("downsample", convolution, x, shape, bias=True)

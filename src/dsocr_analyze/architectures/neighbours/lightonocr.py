@@ -12,16 +12,13 @@ from dsocr_analyze.architectures.neighbours.vision import (
     LayerKind,
     VisionTransformer,
     axial_tables,
-    joint_product,
-    masked_attention,
     patch_pixels,
     sides_of_images,
     vision_layers,
 )
-from dsocr_analyze.architectures.ocr_family.attention import rotated
-from dsocr_analyze.kernels import INT64, Attention, Convolution
+from dsocr_analyze.kernels import INT64, Convolution
 from dsocr_analyze.tape import Operand, Tape
-from dsocr_analyze.tape.modules import convolution, fused_attention, linear, mlp, rms_norm
+from dsocr_analyze.tape.modules import convolution, linear, mlp, rms_norm
 
 
 def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
@@ -37,7 +34,7 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         "patch_positional_embedding", axial_tables, positions, c.head_dim, is_shared=False
     )
     mask = None if t.is_served else _mask(t, images)
-    x = t.call("transformer", vision_layers, x, cos, sin, mask, c, _LAYER)
+    x = t.call("transformer", vision_layers, x, (n,), cos, sin, c, _LAYER, mask)
     return t.hold(ImageFeatures(x), patches, *expanded)
 
 
@@ -70,33 +67,6 @@ def _mask(t: Tape, images: ImageGrid) -> Operand:
     return mask
 
 
-def _attention(
-    t: Tape,
-    x: Operand,
-    cos: Operand,
-    sin: Operand,
-    mask: Operand | None,
-    c: VisionTransformer,
-    _: LayerKind,
-) -> tuple[Operand, tuple[Operand, ...]]:
-    """Attention over the patches of all images at once, and its weights (`PixtralAttention`).
-
-    Served as vLLM's `PixtralHFAttention` with xformers, which needs no mask.
-    """
-    n, d = x.n // c.width, c.width
-    if t.is_served:
-        q, k, v = joint_product(t, x, n, d, bias=False)
-    else:
-        q, k, v = (t.call(name, linear, x, n, d, d) for name in ("q_proj", "k_proj", "v_proj"))
-    q, k = rotated(t, q, cos, sin), rotated(t, k, cos, sin)
-    if t.is_served:
-        shape = Attention(1, c.heads, c.heads, n, n, c.head_dim, c.head_dim)
-        heads = fused_attention(t, "flash_attention", shape, q, k, v)
-        return t.call("o_proj", linear, heads, n, d, d), ()
-    heads, weights = masked_attention(t, (q, k, v), mask, n, c.heads, c.head_dim)
-    return t.call("o_proj", linear, heads, n, d, d), (weights,)
-
-
 def _patch_merger(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """Patches of a token side by side through one product (`Mistral3PatchMerger`)."""
     sides_of_images(t, divided=2 * images.count, multiplied=images.count)
@@ -108,8 +78,10 @@ def _patch_merger(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) 
 
 _LAYER: Final = LayerKind(
     names=("attention_norm", "attention", "ffn_norm", "feed_forward"),
-    attend=_attention,
+    products=("q_proj", "k_proj", "v_proj", "o_proj"),
     has_biases=False,
+    is_masked=True,
+    keeps_weights=True,
 )
 """`PixtralAttentionLayer`."""
 

@@ -9,7 +9,7 @@ from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neig
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
     LayerKind,
-    Runs,
+    Lengths,
     VisionTransformer,
     patch_embed,
     rotary_positions,
@@ -31,8 +31,8 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     cos, sin, *held = rotary_positions(t, images, c)
     cos, sin = (t.gather("index", index, each.n, each.dtype) for each in (cos, sin))
     for number in range(c.layers):
-        runs = images.runs if number in c.global_layers else windows
-        x = t.again(f"blocks.{number}", vision_layer, x, cos, sin, runs, c, _LAYER)
+        lengths = images.lengths if number in c.global_layers else windows
+        x = t.again(f"blocks.{number}", vision_layer, x, lengths, cos, sin, c, _LAYER)
     n = index.n
     flops = n * (n - 1).bit_length()
     t.rows("routing", "sort", index, Rows(1, n), (n, INT64), (n, INT64), flops=flops)  # on the host
@@ -51,20 +51,18 @@ def _merger(t: Tape, x: Operand, c: VisionTransformer) -> Operand:
 # --- windows ---------------------------------------------------------------------------------
 
 
-def _windows(images: ImageGrid, c: VisionTransformer) -> Runs:
-    """Windows of all images, row by row; those at the right and lower edges are smaller."""
-    tall, left = divmod(images.height // c.merge, c.window)
-    wide, right = divmod(images.width // c.merge, c.window)
-    runs: list[tuple[int, int]] = []
-    for height in [c.window] * tall + [left] * (left > 0):
-        runs += [(wide, height * c.window * c.unit)] * (wide > 0)
-        runs += [(1, height * right * c.unit)] * (right > 0)
-    return tuple(runs * images.count)
+def _windows(images: ImageGrid, c: VisionTransformer) -> Lengths:
+    """Patches of each window, row by row; those at the right and lower edges are smaller."""
+    heights, widths = (
+        [min(c.window, side - start) for start in range(0, side, c.window)]
+        for side in (images.height // c.merge, images.width // c.merge)
+    )
+    return tuple(h * w * c.unit for h in heights for w in widths) * images.count
 
 
 def _window_index(
     t: Tape, images: ImageGrid, c: VisionTransformer
-) -> tuple[Operand, Operand, Runs]:
+) -> tuple[Operand, Operand, Lengths]:
     """Tokens in the order of windows, on the host; where each window starts; the windows.
 
     Source: `get_vision_window_index`.
@@ -89,7 +87,7 @@ def _window_index(
         del sizes, ends
     index = t.move("cat", *parts, n=N * tokens, into=t.host(N * tokens, INT64))
     windows = _windows(images, c)
-    given, found = 1 + N * count, 1 + sum(number for number, _ in windows)
+    given, found = 1 + N * count, 1 + len(windows)
     work = Work(0, given, 0, given * INT32.nbytes, found * INT32.nbytes)
     t.record("reduction", "unique_consecutive", Elements(found), INT32, INT32, work)
     return index, t.empty(given, INT32), windows  # `found` of them, in memory for all

@@ -73,7 +73,7 @@ def _embeddings(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
 def _encoder(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """`PaddleOCRVisionEncoder`."""
     cos, sin, *held = rotary_positions(t, images, c)
-    return t.hold(vision_layers(t, x, cos, sin, images.runs, c, _LAYER), *held)
+    return t.hold(vision_layers(t, x, images.lengths, cos, sin, c, _LAYER), *held)
 
 
 PADDLEOCR_VL: Final = Neighbour("paddleocr-vl", _visual, _project)

@@ -33,7 +33,7 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     cos, sin, *held = rotary_positions(t, images, c)
     deepstack: list[Operand] = []
     for index in range(c.layers):
-        x = t.again(f"blocks.{index}", vision_layer, x, cos, sin, images.runs, c, _LAYER)
+        x = t.again(f"blocks.{index}", vision_layer, x, images.lengths, cos, sin, c, _LAYER)
         if index in c.deepstack:
             name = f"deepstack_merger_list.{len(deepstack)}"
             deepstack.append(t.call(name, _merger, x, c, c.unit))

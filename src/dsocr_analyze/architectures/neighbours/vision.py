@@ -14,7 +14,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from itertools import groupby
+from typing import Any, Final, Literal, TypeAlias
 
 from dsocr_analyze.architectures.config_file import (
     LARGEST_WIDTH,
@@ -31,7 +32,6 @@ from dsocr_analyze.tape.modules import (
     convolution,
     embedding,
     fused_attention,
-    fused_rms_norm,
     linear,
     mlp,
     rms_norm,
@@ -41,8 +41,8 @@ CHANNELS: Final = 3
 _LARGEST_PATCH: Final = 1024
 """Most pixels per side of a patch, and most patches per side of a visual token."""
 
-Runs: TypeAlias = tuple[tuple[int, int], ...]
-"""Sequences of patches in order: how many of one length follow each other, and the length."""
+Lengths: TypeAlias = tuple[int, ...]
+"""Patches of each sequence, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class ImageGrid:
         return self.count * self.patches
 
     @property
-    def runs(self) -> Runs:
+    def lengths(self) -> Lengths:
         """One sequence per image."""
-        return ((self.count, self.patches),)
+        return (self.patches,) * self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,83 +371,73 @@ def _both_halves(t: Tape, table: Operand, n: int) -> Operand:
 # --- attention -------------------------------------------------------------------------------
 
 
-def _rotary_attention(
+def _attention(
     t: Tape,
     x: Operand,
+    lengths: Lengths,
     cos: Operand,
     sin: Operand,
-    runs: Runs,
     c: VisionTransformer,
     kind: LayerKind,
-) -> tuple[Operand, list[Operand]]:
-    """`softmax(q k^T / sqrt(D)) v` within each of several sequences, after rotation in fp32.
+    mask: Operand | None,
+) -> tuple[Any, ...]:
+    """`softmax(q k^T / sqrt(D)) v` within each of several sequences, or one under a mask.
 
-    Returns weights as well if they outlive the call.
+    Also returns weights that outlive the call. Serving engines have a kernel for sequences of one
+    length, and turn queries and keys in one, unless they are masked here.
+
+    Source: `ApplyRotaryEmb`, `MMEncoderAttention`, and `PixtralHFAttention` with xformers of vLLM;
+    `VisionAttention` of SGLang.
     """
     n, d, H, D = x.n // c.width, c.width, c.heads, c.head_dim
-    if t.is_served:
-        return _fused_attention(t, x, runs, c, kind), []
-    *inputs, output = kind.products
-    parts = [t.call(name, linear, x, n, d, 3 * d // len(inputs), bias=True) for name in inputs]
-    q, k, v = parts if len(parts) == 3 else (t.view(parts[0], n * d) for _ in range(3))
+    q, k, v = _projected(t, x, n, d, kind)
     if kind.head_norms:
         q = t.call("q_norm", rms_norm, q, n * H, D)
         k = t.call("k_norm", rms_norm, k, n * H, D)
-    parts = [v]
-    q, k = _turned(t, q, k, cos, sin)
-    ends = t.input(sum(count for count, _ in runs), INT32)
-    lengths = t.map("sub", ends, ends)
-    heads: list[Operand] = []
-    kept: list[Operand] = []
-    for count, length in runs:
-        for skipped in t.turns(count):
-            heads.append(t.empty(skipped * length * d, t.dtype))
-            if kind.keeps_weights:
-                kept.append(t.empty(skipped * H * length**2, t.dtype))
-            own = [t.view(each, length * d) for each in (q, k, v)]
-            attended, weights = masked_attention(t, own, None, length, H, D)
-            heads.append(attended)
-            if kind.keeps_weights:
-                kept.append(weights)
-            del attended, weights
-    joined = t.cat(*heads)
-    out = t.call(output, linear, joined, n, d, d, bias=True)
-    return t.hold((out, kept), q, k, v, lengths, *heads)
+    if t.is_served and not kind.is_masked:
+        both = t.cat(q, k)
+        t.map("rotary_embedding", both, t.input(n * D, FLOAT32), flops=3, into=both)
+    else:
+        q, k = _turned(t, q, k, cos, sin)
+    made: list[tuple[Operand, ...]] = []
+    if t.is_served:
+        for length, count in Counter(lengths).items():
+            own = [t.view(each, count * length * d) for each in (q, k, v)]
+            shape = Attention(count, H, H, length, length, D, D)
+            fused_attention(t, "flash_attention", shape, *own)
+        made.append((t.empty(n * d, t.dtype),))  # in which each kernel wrote its own
+    elif mask:
+        made.append(_attended(t, (q, k, v), mask, n, c, kind))
+    else:
+        ends = t.input(len(lengths), INT32)
+        differences = t.map("sub", ends, ends)
+        for length, equal in groupby(lengths):
+            for skipped in t.turns(len([*equal])):
+                if skipped:
+                    made.append(tuple(t.empty(skipped * each.n, t.dtype) for each in made[-1]))
+                own = [t.view(each, length * d) for each in (q, k, v)]
+                made.append(_attended(t, own, None, length, c, kind))
+        t.hold(differences)
+    heads, *weights = zip(*made, strict=True)
+    joined = heads[0] if kind.is_masked or t.is_served else t.cat(*heads)
+    out = t.call(kind.products[-1], linear, joined, n, d, d, bias=kind.has_biases)
+    return t.hold((out, *weights), q, k, v, *heads)
 
 
-def _fused_attention(
-    t: Tape, x: Operand, runs: Runs, c: VisionTransformer, kind: LayerKind
-) -> Operand:
-    """`_rotary_attention` as serving engines launch it, with a kernel for sequences of one length.
-
-    Source: `QKVParallelLinear`, `ApplyRotaryEmb` and `MMEncoderAttention` of vLLM;
-    `VisionAttention` of SGLang.
-    """
-    sequences: Counter[int] = Counter()
-    for count, length in runs:
-        sequences[length] += count
-    n, d, H, D = x.n // c.width, c.width, c.heads, c.head_dim
-    q, k, v = joint_product(t, x, n, d, bias=True)
-    if kind.head_norms:
-        q, k = (fused_rms_norm(t, each, n * H, D) for each in (q, k))
-    both = t.cat(q, k)
-    t.map("rotary_embedding", both, t.input(n * D, FLOAT32), flops=3, into=both)
-    heads = t.empty(n * d, t.dtype)
-    for length, count in sequences.items():
-        own = [t.view(each, count * length * d) for each in (q, k, v)]
-        fused_attention(t, "flash_attention", Attention(count, H, H, length, length, D, D), *own)
-    return linear(t, heads, n, d, d, bias=True)
-
-
-def joint_product(t: Tape, x: Operand, n: Size, d: Size, *, bias: bool) -> list[Operand]:
-    """Queries, keys and values `[n, d]` from one product, as serving engines have it."""
-    qkv = linear(t, x, n, d, 3 * d, bias=bias, operator="merged_linear")
-    return [t.view(qkv, n * d) for _ in range(3)]
+def _projected(t: Tape, x: Operand, n: int, d: int, kind: LayerKind) -> list[Operand]:
+    """Queries, keys and values, `[n, d]` each; served, from one product (`QKVParallelLinear`)."""
+    names = ("qkv",) if t.is_served else kind.products[:-1]
+    operator, width = "merged_linear" if t.is_served else "linear", 3 * d // len(names)
+    parts = [
+        t.call(name, linear, x, n, d, width, bias=kind.has_biases, operator=operator)
+        for name in names
+    ]
+    return parts if len(parts) == 3 else [t.view(parts[0], n * d) for _ in range(3)]
 
 
 def _turned(t: Tape, q: Operand, k: Operand, cos: Operand, sin: Operand) -> tuple[Operand, Operand]:
-    """Queries and keys after rotation in fp32 (`apply_rotary_pos_emb_vision`)."""
-    wide_q, wide_k = t.cast(q, FLOAT32), t.cast(k, FLOAT32)
+    """Queries and keys after rotation in the tables' type (`apply_rotary_pos_emb_vision`)."""
+    wide_q, wide_k = t.cast(q, cos.dtype), t.cast(k, cos.dtype)
     q_embed = rotated(t, wide_q, cos, sin)
     k_embed = rotated(t, wide_k, cos, sin)
     q_embed = t.cast(q_embed, t.dtype)
@@ -455,20 +445,27 @@ def _turned(t: Tape, q: Operand, k: Operand, cos: Operand, sin: Operand) -> tupl
     return t.hold((q_embed, k_embed), wide_q, wide_k)
 
 
-def masked_attention(
-    t: Tape, qkv: Sequence[Operand], mask: Operand | None, T: int, H: int, D: int
-) -> tuple[Operand, Operand]:
-    """`softmax(q k^T / sqrt(D) + mask) v`, `[T, H, D]`, and its weights.
+def _attended(
+    t: Tape,
+    qkv: Sequence[Operand],
+    mask: Operand | None,
+    T: int,
+    c: VisionTransformer,
+    kind: LayerKind,
+) -> tuple[Operand, ...]:
+    """`softmax(q k^T / sqrt(D) + mask) v`, `[T, H, D]`, and its weights if they outlive it.
 
     Source: `eager_attention_forward`.
     """
-    q, k, v = qkv
+    (q, k, v), H, D = qkv, c.heads, c.head_dim
     weights = t.map("mul", t.product("matmul", Gemm(H, T, T, D), q, k))
     if mask:
         weights = t.map("add", weights, mask)
     weights = t.cast(t.softmax(weights, H * T, T), t.dtype)
     heads = t.product("matmul", Gemm(H, T, D, T), weights, v)
-    return t.move("clone", heads) if H > 1 and T > 1 else heads, weights
+    if H > 1 and T > 1:
+        heads = t.move("clone", heads)
+    return (heads, weights) if kind.keeps_weights else (heads,)
 
 
 # --- a layer ---------------------------------------------------------------------------------
@@ -481,48 +478,50 @@ class LayerKind:
     Attributes:
         norm: Before attention and MLP.
         names: Of norm, attention, norm and MLP.
-        attend: Attention; also returns what the layer keeps of it.
         products: Names of attention's: a joint one or three, and the last.
+        has_biases: Whether products do, but for those of an MLP that is not gated, which do.
         head_norms: Whether queries and keys are normed per head.
+        is_masked: Whether all images are one sequence under a mask.
         keeps_weights: Whether attention's outlive it.
         mlp: Names of its two products with an activation between; None for a gated one.
-        has_biases: Whether a gated one has.
     """
 
     norm: Callable[[Tape, Operand, Size, Size], Operand] = rms_norm
     names: tuple[str, str, str, str] = ("norm1", "attn", "norm2", "mlp")
-    attend: Callable[..., tuple[Operand, Sequence[Operand]]] = _rotary_attention
     products: tuple[str, ...] = ("qkv", "proj")
+    has_biases: bool = True
     head_norms: bool = False
+    is_masked: bool = False
     keeps_weights: bool = False
     mlp: tuple[str, str, str] | None = None
-    has_biases: bool = True
 
 
 def vision_layer(
     t: Tape,
     x: Operand,
+    lengths: Lengths,
     cos: Operand,
     sin: Operand,
-    seen: Runs | Operand | None,
     c: VisionTransformer,
     kind: LayerKind,
+    mask: Operand | None = None,
 ) -> Operand:
     """`y = x + attention(norm(x))`, `y + mlp(norm(y))`, `[n, d]`.
 
     Args:
         t: The tape.
         x: `[n, d]`.
+        lengths: Of the sequences within which patches attend.
         cos: `[n, D]`.
         sin: `[n, D]`.
-        seen: Sequences within which patches attend, or a mask.
         c: Of the transformer.
         kind: Of the layer.
+        mask: `[n, n]`.
     """
     n, d, f, (norm1, attention, norm2, feed) = x.n // c.width, c.width, c.mlp_width, kind.names
     residual = x
     x = t.call(norm1, kind.norm, x, n, d)
-    x, kept = t.call(attention, kind.attend, x, cos, sin, seen, c, kind)
+    x, *kept = t.call(attention, _attention, x, lengths, cos, sin, c, kind, mask)
     residual = x = t.map("add", residual, x)
     x = t.call(norm2, kind.norm, x, n, d)
     if kind.mlp:
@@ -535,13 +534,14 @@ def vision_layer(
 def vision_layers(
     t: Tape,
     x: Operand,
+    lengths: Lengths,
     cos: Operand,
     sin: Operand,
-    seen: Runs | Operand | None,
     c: VisionTransformer,
     kind: LayerKind,
+    mask: Operand | None = None,
 ) -> Operand:
     """All layers, of a module that has nothing else; arguments are as of one of them."""
     for index in range(c.layers):
-        x = t.again(f"layers.{index}", vision_layer, x, cos, sin, seen, c, kind)
+        x = t.again(f"layers.{index}", vision_layer, x, lengths, cos, sin, c, kind, mask)
     return x
