@@ -8,7 +8,6 @@ from typing import Final
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
-    LayerKind,
     VisionTransformer,
     patch_embed,
     rotary_positions,
@@ -19,16 +18,13 @@ from dsocr_analyze.kernels import Convolution
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, convolution, layer_norm, linear, rms_norm
 
-_LAYER: Final = LayerKind(head_norms=True)
-"""`GlmOcrVisionBlock`."""
-
 
 def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """`GlmOcrVisionModel`; features before they are merged stay alive."""
     x = t.call("patch_embed", patch_embed, images, c)
     cos, sin, *held = rotary_positions(t, images, c)
     for index in range(c.layers):
-        x = t.again(f"blocks.{index}", vision_layer, x, images.lengths, cos, sin, c, _LAYER)
+        x = t.again(f"blocks.{index}", vision_layer, x, c, images.lengths, cos, sin)
     x = t.call("post_layernorm", rms_norm, x, images.total, c.width)
     shape = Convolution(images.total // c.unit, 1, c.width, c.out_width, c.unit)
     x = t.call("downsample", convolution, x, shape, bias=True)

@@ -10,11 +10,10 @@ from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neig
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
     VisionTransformer,
-    patch_pixels,
+    patch_embed,
 )
 from dsocr_analyze.architectures.ocr_family.vision import (
     neck,
-    patch_embed,
     position_terms,
     sam_layer,
 )
@@ -29,8 +28,9 @@ _NECK: Final = "conv1", "layer_norm1", "conv2", "layer_norm2"
 def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """N views, `[N, 3, R, R] -> [N, C, g, g]` (`GotOcr2VisionEncoder`)."""
     N, g, d = images.count, c.side, c.width
-    pixels, side = patch_pixels(t, images, c), g * c.patch_size
-    x = t.call("patch_embed", patch_embed, pixels, N, side, d, c.patch_size, "projection")
+    x = t.call(
+        "patch_embed", patch_embed, images, c, child="projection", operator="conv2d", together=g * g
+    )
     x = t.map("add", x, t.weight(g * g * d, "pos_embed"))
     for index in range(c.layers):
         x = t.again(

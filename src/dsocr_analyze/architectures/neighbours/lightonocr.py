@@ -7,34 +7,31 @@ from typing import Final
 
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
-    CHANNELS,
     ImageGrid,
-    LayerKind,
     VisionTransformer,
     axial_tables,
-    patch_pixels,
+    patch_embed,
+    patch_positions,
     sides_of_images,
     vision_layers,
 )
-from dsocr_analyze.kernels import INT64, Convolution
 from dsocr_analyze.tape import Operand, Tape
-from dsocr_analyze.tape.modules import convolution, linear, mlp, rms_norm
+from dsocr_analyze.tape.modules import linear, mlp, rms_norm
 
 
 def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """`PixtralVisionModel`."""
-    n, d = images.total, c.width
-    shape = Convolution(images.count, images.patches, CHANNELS, d, c.taps)
-    patches = t.call("patch_conv", convolution, patch_pixels(t, images, c), shape)
+    n, D = images.total, c.head_dim
+    patches = patch_embed(
+        t, images, c, child="patch_conv", operator="conv2d", bias=False, together=images.patches
+    )
     sides_of_images(t, divided=2 * images.count)
     x = t.cat(patches)
-    x = t.call("ln_pre", rms_norm, x, n, d)
-    positions, *expanded = _positions(t, images)
-    cos, sin = t.call(
-        "patch_positional_embedding", axial_tables, positions, c.head_dim, is_shared=False
-    )
+    x = t.call("ln_pre", rms_norm, x, n, c.width)
+    positions, *expanded = patch_positions(t, images, repeats=False)
+    tables = t.call("patch_positional_embedding", axial_tables, positions, D, D // 2, t.dtype)
     mask = None if t.is_served else _mask(t, images)
-    x = t.call("transformer", vision_layers, x, (n,), cos, sin, c, _LAYER, mask)
+    x = t.call("transformer", vision_layers, x, c, (n,), *tables, mask)
     return t.hold(ImageFeatures(x), patches, *expanded)
 
 
@@ -42,20 +39,9 @@ def _project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Op
     """`Mistral3MultiModalProjector`."""
     x = t.call("norm", rms_norm, x, images.total, c.width)
     x = t.call("patch_merger", _patch_merger, x, images, c)
-    names, widths = ("linear_1", "act", "linear_2"), (c.width, c.out_width, c.out_width)
-    return mlp(t, x, names, widths, bias=False)
-
-
-def _positions(t: Tape, images: ImageGrid) -> tuple[Operand, ...]:
-    """Row and column of each patch, `[2, n]`, and the last image's rows and columns alone."""
-    n = images.patches
-    parts: list[Operand] = []
-    sides: tuple[Operand, ...] = ()
-    for _ in range(images.count):
-        rows = t.move("arange", n=images.height, dtype=INT64)
-        sides = rows, t.move("arange", n=images.width, dtype=INT64)
-        parts.append(t.move("stack", *(t.move("clone", each, n=n) for each in sides), n=2 * n))
-    return t.cat(*parts), *sides
+    return mlp(
+        t, x, ("linear_1", "act", "linear_2"), (c.width, c.out_width, c.out_width), bias=False
+    )
 
 
 def _mask(t: Tape, images: ImageGrid) -> Operand:
@@ -75,14 +61,5 @@ def _patch_merger(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) 
     n, joined = images.total // c.unit, c.width * c.unit
     return t.call("merging_layer", linear, t.cat(*parts), n, joined, c.width)
 
-
-_LAYER: Final = LayerKind(
-    names=("attention_norm", "attention", "ffn_norm", "feed_forward"),
-    products=("q_proj", "k_proj", "v_proj", "o_proj"),
-    has_biases=False,
-    is_masked=True,
-    keeps_weights=True,
-)
-"""`PixtralAttentionLayer`."""
 
 LIGHTONOCR: Final = Neighbour("lightonocr", _visual, _project)

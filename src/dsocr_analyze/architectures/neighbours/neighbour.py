@@ -38,6 +38,7 @@ from dsocr_analyze.architectures.neighbours.resizing import RULES, FixedView, Re
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
     ImageGrid,
+    LayerKind,
     VisionTransformer,
     read_vision,
 )
@@ -101,6 +102,7 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         reads_flat: Whether the decoder's keys may be at the top level, as in old files.
         least_visual_tokens: Of a batch, below which transformers' class fails.
         merge: Patches per side of a visual token where no key says so.
+        layers: Kind of the vision model's.
         pixels: What its processor makes of a page: flat patches, as Qwen-VL's, whose models search
             a prompt for a video's tokens as well; square ones, as PaddleOCR's; or a view, as
             LLaVA's, whose models return the features that took their places.
@@ -122,6 +124,7 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     reads_flat: bool = False
     least_visual_tokens: int = 1
     merge: int = 1
+    layers: LayerKind = LayerKind()
     pixels: Literal["flat patches", "square patches", "a view"] = "flat patches"
     used: tuple[str, ...] = ()
     harmless: dict[str, str] = {}
@@ -219,8 +222,8 @@ class Neighbour(Architecture, OcrModel):
             {path for path, rule in self.config_table.rules.items() if rule == USED},
             text.integer("hidden_size", most=LARGEST_WIDTH),
             merge=data.merge,
-            window_unit="pixels" if data.resizing else "patches",
             has_fixed_view=not data.resizing,
+            kind=data.layers,
         )
         decoder = read_decoder(
             text, is_tied=is_tied, deepstack=len(vision.deepstack), **data.decoder

@@ -8,8 +8,6 @@ from typing import Final
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
-    LayerKind,
-    Lengths,
     VisionTransformer,
     patch_embed,
     rotary_positions,
@@ -18,9 +16,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
 from dsocr_analyze.kernels import BOOL, INT32, INT64, Elements, Rows, Work
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import mlp, rms_norm
-
-_LAYER: Final = LayerKind()
-"""`Qwen2_5_VLVisionBlock`."""
 
 
 def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
@@ -32,7 +27,7 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     cos, sin = (t.gather("index", index, each.n, each.dtype) for each in (cos, sin))
     for number in range(c.layers):
         lengths = images.lengths if number in c.global_layers else windows
-        x = t.again(f"blocks.{number}", vision_layer, x, lengths, cos, sin, c, _LAYER)
+        x = t.again(f"blocks.{number}", vision_layer, x, c, lengths, cos, sin)
     n = index.n
     flops = n * (n - 1).bit_length()
     t.rows("routing", "sort", index, Rows(1, n), (n, INT64), (n, INT64), flops=flops)  # on the host
@@ -51,7 +46,7 @@ def _merger(t: Tape, x: Operand, c: VisionTransformer) -> Operand:
 # --- windows ---------------------------------------------------------------------------------
 
 
-def _windows(images: ImageGrid, c: VisionTransformer) -> Lengths:
+def _windows(images: ImageGrid, c: VisionTransformer) -> tuple[int, ...]:
     """Patches of each window, row by row; those at the right and lower edges are smaller."""
     heights, widths = (
         [min(c.window, side - start) for start in range(0, side, c.window)]
@@ -62,7 +57,7 @@ def _windows(images: ImageGrid, c: VisionTransformer) -> Lengths:
 
 def _window_index(
     t: Tape, images: ImageGrid, c: VisionTransformer
-) -> tuple[Operand, Operand, Lengths]:
+) -> tuple[Operand, Operand, tuple[int, ...]]:
     """Tokens in the order of windows, on the host; where each window starts; the windows.
 
     Source: `get_vision_window_index`.

@@ -11,7 +11,6 @@ from dsocr_analyze.architectures.neighbours.neighbour import (
 )
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
-    LayerKind,
     VisionTransformer,
     patch_embed,
     resampled,
@@ -23,15 +22,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
 from dsocr_analyze.kernels import INT64, Rows
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import layer_norm, mlp
-
-_LAYER: Final = LayerKind(
-    layer_norm,
-    ("layer_norm1", "self_attn", "layer_norm2", "mlp"),
-    products=("q_proj", "k_proj", "v_proj", "out_proj"),
-    keeps_weights=True,
-    mlp=("fc1", "activation_fn", "fc2"),
-)
-"""`PaddleOCRVisionEncoderLayer`."""
 
 
 def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
@@ -50,8 +40,7 @@ def _project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Op
         sides_of_images(t, divided=2, multiplied=2)
         if 1 < c.merge < images.width:
             part = t.move("clone", part)
-        names, widths = ("linear_1", "act", "linear_2"), (joined, joined, c.out_width)
-        parts.append(mlp(t, part, names, widths))
+        parts.append(mlp(t, part, ("linear_1", "act", "linear_2"), (joined, joined, c.out_width)))
     return t.cat(*parts)
 
 
@@ -64,7 +53,7 @@ def _vision_model(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
 
 def _embeddings(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
     """Patches and a learned position of each (`PaddleOCRVisionEmbeddings`)."""
-    x = patch_embed(t, images, c, name="patch_embedding", operator="conv2d")
+    x = patch_embed(t, images, c, child="patch_embedding", operator="conv2d")
     indices, weights = resampling(t, images, has_corners=False)
     learned = resampled(t, "position_embedding", indices, weights, c.side, c.width)
     return t.map("add", x, t.cast(learned, t.dtype))
@@ -73,7 +62,7 @@ def _embeddings(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
 def _encoder(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """`PaddleOCRVisionEncoder`."""
     cos, sin, *held = rotary_positions(t, images, c)
-    return t.hold(vision_layers(t, x, images.lengths, cos, sin, c, _LAYER), *held)
+    return t.hold(vision_layers(t, x, c, images.lengths, cos, sin), *held)
 
 
 PADDLEOCR_VL: Final = Neighbour("paddleocr-vl", _visual, _project)

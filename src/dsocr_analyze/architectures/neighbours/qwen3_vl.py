@@ -8,7 +8,6 @@ from typing import Final
 from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageGrid,
-    LayerKind,
     VisionTransformer,
     patch_embed,
     resampled,
@@ -18,10 +17,6 @@ from dsocr_analyze.architectures.neighbours.vision import (
 )
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import layer_norm, mlp
-
-_PRODUCTS: Final = "linear_fc1", "act_fn", "linear_fc2"
-_LAYER: Final = LayerKind(layer_norm, mlp=_PRODUCTS)
-"""`Qwen3VLVisionBlock`."""
 
 
 def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
@@ -33,7 +28,7 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     cos, sin, *held = rotary_positions(t, images, c)
     deepstack: list[Operand] = []
     for index in range(c.layers):
-        x = t.again(f"blocks.{index}", vision_layer, x, images.lengths, cos, sin, c, _LAYER)
+        x = t.again(f"blocks.{index}", vision_layer, x, c, images.lengths, cos, sin)
         if index in c.deepstack:
             name = f"deepstack_merger_list.{len(deepstack)}"
             deepstack.append(t.call(name, _merger, x, c, c.unit))
@@ -48,7 +43,7 @@ def _merger(t: Tape, x: Operand, c: VisionTransformer, together: int) -> Operand
     """
     d, joined = c.width * together, c.width * c.unit
     x = t.call("norm", layer_norm, x, x.n // d, d)
-    return mlp(t, x, _PRODUCTS, (joined, joined, c.out_width))
+    return mlp(t, x, ("linear_fc1", "act_fn", "linear_fc2"), (joined, joined, c.out_width))
 
 
 QWEN3_VL: Final = Neighbour("qwen3-vl", _visual)

@@ -8,14 +8,12 @@ Pixtral in transformers 5.23; Dehghani et al. 2023 (packing); Heo et al. 2024 (r
 two dimensions).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
 from dsocr_analyze.architectures.config_file import (
     LARGEST_WIDTH,
@@ -25,13 +23,23 @@ from dsocr_analyze.architectures.config_file import (
 )
 from dsocr_analyze.architectures.ocr_family.attention import rotated, swiglu
 from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
-from dsocr_analyze.kernels import FLOAT32, INT32, INT64, Attention, Convolution, Gemm, Rows
-from dsocr_analyze.tape import Operand, Size, Tape
+from dsocr_analyze.kernels import (
+    FLOAT32,
+    INT32,
+    INT64,
+    Attention,
+    Convolution,
+    Dtype,
+    Gemm,
+    Rows,
+)
+from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import (
     ACTIVATIONS,
     convolution,
     embedding,
     fused_attention,
+    layer_norm,
     linear,
     mlp,
     rms_norm,
@@ -40,9 +48,6 @@ from dsocr_analyze.tape.modules import (
 CHANNELS: Final = 3
 _LARGEST_PATCH: Final = 1024
 """Most pixels per side of a patch, and most patches per side of a visual token."""
-
-Lengths: TypeAlias = tuple[int, ...]
-"""Patches of each sequence, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +69,34 @@ class ImageGrid:
         return self.count * self.patches
 
     @property
-    def lengths(self) -> Lengths:
-        """One sequence per image."""
+    def lengths(self) -> tuple[int, ...]:
+        """Patches of each sequence: of each image."""
         return (self.patches,) * self.count
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """What distinguishes the layers of a model's vision transformer.
+
+    Attributes:
+        norm: Before attention and MLP.
+        names: Of norm, attention, norm and MLP.
+        products: Names of attention's: a joint one or three, and the last.
+        has_biases: Whether these products have, and a gated MLP's; others always do.
+        head_norms: Whether queries and keys are normed per head.
+        is_masked: Whether all images are one sequence under a mask.
+        keeps_weights: Whether attention's outlive it.
+        mlp: Names of its two products with an activation between; none for a gated one.
+    """
+
+    norm: Literal["rms_norm", "layer_norm"] = "rms_norm"
+    names: tuple[str, str, str, str] = ("norm1", "attn", "norm2", "mlp")
+    products: tuple[str, ...] = ("qkv", "proj")
+    has_biases: bool = True
+    head_norms: bool = False
+    is_masked: bool = False
+    keeps_weights: bool = False
+    mlp: tuple[str, str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +113,7 @@ class VisionTransformer:
         global_layers: Layers that attend beyond windows.
         deepstack: Layers whose features are merged for the decoder's first layers.
         channels: Features after the encoder's neck.
+        kind: Of its layers.
     """
 
     layers: int
@@ -99,6 +130,7 @@ class VisionTransformer:
     global_layers: tuple[int, ...]
     deepstack: tuple[int, ...]
     channels: int
+    kind: LayerKind
 
     @property
     def head_dim(self) -> int:
@@ -122,8 +154,8 @@ def read_vision(
     out_width: int,
     *,
     merge: int,
-    window_unit: Literal["patches", "pixels"],
     has_fixed_view: bool,
+    kind: LayerKind,
 ) -> VisionTransformer:
     """Reads what a vision transformer has of all that they have; raises ConfigError.
 
@@ -132,57 +164,59 @@ def read_vision(
         used: Keys that the model reads.
         out_width: The decoder's `hidden_size`, the features of a visual token.
         merge: Patches per side of a visual token where no key says so.
-        window_unit: That of `window_size`.
-        has_fixed_view: Whether every page becomes an image of the same size.
+        has_fixed_view: Whether every page becomes an image of the same size, whose windows are in
+            patches; those of others are in pixels.
+        kind: Of its layers.
     """
     vision = keys.section("vision_config")
     known = {name for section, *names in used for name in names if section == "vision_config"}
 
-    def key(*names: str) -> str:
-        return next(filter(known.__contains__, names))
-
-    def size(name: str, default: int, **limits: int) -> int:
-        return vision.integer(name, **limits) if name in known else default
+    def size(*names: str, default: int = 0, **limits: int) -> int:
+        return next((vision.integer(name, **limits) for name in names if name in known), default)
 
     def layers_in(name: str) -> tuple[int, ...]:
         return vision.integers(name, least=0, most=layers - 1) if name in known else ()
 
-    width, heads = _width_and_heads(vision, key("num_heads", "num_attention_heads"))
-    size("head_dim", 0, least=width // heads, most=width // heads)
-    given = size("out_hidden_size", out_width)
-    right = f"{out_width}, the decoder's 'hidden_size'"
-    vision.check(given == out_width, "out_hidden_size", right)
+    its_heads = "num_heads" if "num_heads" in known else "num_attention_heads"
+    width, heads = _width_and_heads(vision, its_heads)
+    size("head_dim", least=width // heads, most=width // heads)
+    vision.check(
+        size("out_hidden_size", default=out_width) == out_width,
+        "out_hidden_size",
+        f"{out_width}, the decoder's 'hidden_size'",
+    )
     patch = vision.integer("patch_size", most=_LARGEST_PATCH)
     if ("spatial_merge_size",) in used:
         merge = keys.integer("spatial_merge_size", merge, most=_LARGEST_PATCH)
-    merge = size("spatial_merge_size", merge, most=_LARGEST_PATCH)
+    merge = size("spatial_merge_size", default=merge, most=_LARGEST_PATCH)
     token = patch * merge
-    image = size("image_size", 0, least=token if has_fixed_view else patch, most=LARGEST_IMAGE)
-    right = f"a multiple of {token}, a token's pixels"
-    vision.check(not has_fixed_view or image % token == 0, "image_size", right)
-    places = size("num_position_embeddings", (image // patch) ** 2)
+    image = size("image_size", least=token if has_fixed_view else patch, most=LARGEST_IMAGE)
+    is_whole = not has_fixed_view or image % token == 0
+    vision.check(is_whole, "image_size", f"a multiple of {token}, a token's pixels")
+    places = size("num_position_embeddings", default=(image // patch) ** 2)
     side = math.isqrt(places)
     vision.check(side * side == places, "num_position_embeddings", "a square, e.g. 2304")
-    layers = vision.integer(key("depth", "num_hidden_layers"), most=MOST_LAYERS)
+    layers = size("depth", "num_hidden_layers", most=MOST_LAYERS)
     deepstack = layers_in("deepstack_visual_indexes")
     in_order = list(deepstack) == sorted(set(deepstack))
     vision.check(in_order, "deepstack_visual_indexes", "each layer once, in order")
-    unit = token if window_unit == "pixels" else 1
+    unit = 1 if has_fixed_view else token
     return VisionTransformer(
         layers=layers,
         width=width,
         heads=heads,
-        mlp_width=vision.integer(key("mlp_dim", "intermediate_size"), most=LARGEST_WIDTH),
+        mlp_width=size("mlp_dim", "intermediate_size", most=LARGEST_WIDTH),
         hidden_act=vision.choice("hidden_act", tuple(ACTIVATIONS)),
         patch_size=patch,
-        frames=size("temporal_patch_size", 1, most=_LARGEST_PATCH),
+        frames=size("temporal_patch_size", default=1, most=_LARGEST_PATCH),
         merge=merge,
         out_width=out_width,
         side=side,
-        window=size("window_size", 0, least=unit, most=LARGEST_IMAGE) // unit,
+        window=size("window_size", least=unit, most=LARGEST_IMAGE) // unit,
         global_layers=layers_in("fullatt_block_indexes") + layers_in("global_attn_indexes"),
         deepstack=deepstack,
-        channels=size("output_channels", 0, most=LARGEST_WIDTH),
+        channels=size("output_channels", most=LARGEST_WIDTH),
+        kind=kind,
     )
 
 
@@ -200,24 +234,23 @@ def _width_and_heads(keys: ConfigKeys, name: str) -> tuple[int, int]:
 # --- patches and products --------------------------------------------------------------------
 
 
-def patch_pixels(t: Tape, grid: ImageGrid, c: VisionTransformer) -> Operand:
-    """Pixels `[n, 3 taps]`."""
-    return t.input(grid.total * CHANNELS * c.taps, t.dtype)
-
-
 def patch_embed(
     t: Tape,
     images: ImageGrid,
     c: VisionTransformer,
     *,
-    name: str = "proj",
+    child: str = "proj",
     operator: str = "conv3d",
     bias: bool = True,
+    together: int = 1,
 ) -> Operand:
-    """`[n, 3 taps] -> [n, d]` by a convolution (`Qwen3VLVisionPatchEmbed` and its likes)."""
-    shape = Convolution(images.total, 1, CHANNELS, c.width, c.taps)
-    pixels = patch_pixels(t, images, c)
-    return t.call(name, convolution, pixels, shape, bias=bias, operator=operator)
+    """`[n, 3 taps] -> [n, d]` by a convolution (`Qwen3VLVisionPatchEmbed` and its likes).
+
+    It runs over each patch, or over so many `together`.
+    """
+    shape = Convolution(images.total // together, together, CHANNELS, c.width, c.taps)
+    pixels = t.input(images.total * CHANNELS * c.taps, t.dtype)
+    return t.call(child, convolution, pixels, shape, bias=bias, operator=operator)
 
 
 def sides_of_images(t: Tape, *, divided: int, multiplied: int = 0) -> None:
@@ -232,25 +265,27 @@ def sides_of_images(t: Tape, *, divided: int, multiplied: int = 0) -> None:
 # --- positions -------------------------------------------------------------------------------
 
 
-def _patch_positions(t: Tape, grid: ImageGrid) -> Operand:
-    """Row and column of each patch, `[2, n]` (`get_vision_position_ids`)."""
+def patch_positions(t: Tape, grid: ImageGrid, *, repeats: bool) -> tuple[Operand, ...]:
+    """Row and column of each patch, `[2, n]`; the last image's rows and columns alone.
+
+    Source: `get_vision_position_ids`, which `repeats` them for frames; `position_ids_in_meshgrid`
+    of Pixtral.
+    """
+    n = grid.patches
     parts: list[Operand] = []
+    sides: list[Operand] = []
     for _ in range(grid.count):
-        rows = t.move("arange", n=grid.height, dtype=INT64)
-        columns = t.move("arange", n=grid.width, dtype=INT64)
-        rows = t.move("clone", rows, n=grid.patches)
-        columns = t.move("clone", columns, n=grid.patches)
-        parts.append(t.move("repeat", t.move("stack", rows, columns, n=2 * grid.patches)))
-        t.hold(rows, columns)
-    return t.cat(*parts)
+        sides = [t.move("arange", n=side, dtype=INT64) for side in (grid.height, grid.width)]
+        pair = t.move("stack", *(t.move("clone", each, n=n) for each in sides), n=2 * n)
+        parts.append(t.move("repeat", pair) if repeats else pair)
+    return t.cat(*parts), *sides
 
 
 def _sequence_ends(t: Tape, grid: ImageGrid) -> Operand:
     """Where each image ends in the sequence, `[N + 1]` (`get_vision_cu_seqlens`)."""
     N, sides = grid.count, t.input(grid.count, INT64)
     lengths = t.map("mul", sides, sides)
-    index = t.move("repeat_interleave", t.input(N, INT64))
-    lengths = t.move("index_select", lengths, index)
+    lengths = _per_patch(t, lengths, N)
     ends, *_ = t.rows("reduction", "cumsum", lengths, Rows(N, 1), (N, INT32), flops=N)
     return t.move("constant_pad_nd", ends, n=N + 1)
 
@@ -333,20 +368,21 @@ def resampled(t: Tape, name: str, indices: Operand, weights: Operand, side: int,
 
 def rotary_positions(t: Tape, grid: ImageGrid, c: VisionTransformer) -> tuple[Operand, ...]:
     """Cosines and sines `[n, D]` of patches; their positions and sequences, which stay as long."""
-    positions = _patch_positions(t, grid)
+    positions = patch_positions(t, grid, repeats=True)[0]
     ends = _sequence_ends(t, grid)
-    return *t.call("rotary_pos_emb", axial_tables, positions, c.head_dim), positions, ends
+    D = c.head_dim
+    tables = t.call("rotary_pos_emb", axial_tables, positions, D, D // 4, FLOAT32)
+    return *tables, positions, ends
 
 
 def axial_tables(
-    t: Tape, positions: Operand, D: int, *, is_shared: bool = True
+    t: Tape, positions: Operand, D: int, frequencies: int, dtype: Dtype
 ) -> tuple[Operand, Operand]:
-    """Cosines and sines `[n, D]`: half of a head's angles by row, half by column.
+    """Cosines and sines `[n, D]` in a type: half of a head's angles by row, half by column.
 
-    Rows and columns share frequencies, and tables are fp32 (`GlmOcrVisionRotaryEmbedding` and its
-    likes), or each has its own (`PixtralVisionRotaryEmbedding`).
+    Rows and columns share D / 4 frequencies (`GlmOcrVisionRotaryEmbedding` and its likes), or each
+    have their own (`PixtralVisionRotaryEmbedding`).
     """
-    frequencies = D // 4 if is_shared else D // 2
     angles = t.map(
         "mul",
         t.move("_to_copy", positions, dtype=FLOAT32),
@@ -354,10 +390,8 @@ def axial_tables(
         n=positions.n * frequencies,
     )
     cos, sin = (t.map("mul", t.map(operator, angles)) for operator in ("cos", "sin"))
-    quarter = positions.n // 2 * (D // 4)
-    cos = _both_halves(t, cos, quarter)
-    sin = _both_halves(t, sin, quarter)
-    dtype = FLOAT32 if is_shared else t.dtype
+    cos = _both_halves(t, cos, positions.n * D // 8)
+    sin = _both_halves(t, sin, positions.n * D // 8)
     return t.hold((t.cast(cos, dtype), t.cast(sin, dtype)), angles, cos, sin)
 
 
@@ -374,14 +408,13 @@ def _both_halves(t: Tape, table: Operand, n: int) -> Operand:
 def _attention(
     t: Tape,
     x: Operand,
-    lengths: Lengths,
+    c: VisionTransformer,
+    lengths: Sequence[int],
     cos: Operand,
     sin: Operand,
-    c: VisionTransformer,
-    kind: LayerKind,
-    mask: Operand | None,
+    mask: Operand | None = None,
 ) -> tuple[Any, ...]:
-    """`softmax(q k^T / sqrt(D)) v` within each of several sequences, or one under a mask.
+    """`softmax(q k^T / sqrt(D)) v`, `[n, d]`, within sequences of some lengths, or under a mask.
 
     Also returns weights that outlive the call. Serving engines have a kernel for sequences of one
     length, and turn queries and keys in one, unless they are masked here.
@@ -390,11 +423,11 @@ def _attention(
     `VisionAttention` of SGLang.
     """
     n, d, H, D = x.n // c.width, c.width, c.heads, c.head_dim
-    q, k, v = _projected(t, x, n, d, kind)
-    if kind.head_norms:
+    q, k, v = _projected(t, x, n, d, c.kind)
+    if c.kind.head_norms:
         q = t.call("q_norm", rms_norm, q, n * H, D)
         k = t.call("k_norm", rms_norm, k, n * H, D)
-    if t.is_served and not kind.is_masked:
+    if t.is_served and not c.kind.is_masked:
         both = t.cat(q, k)
         t.map("rotary_embedding", both, t.input(n * D, FLOAT32), flops=3, into=both)
     else:
@@ -407,7 +440,7 @@ def _attention(
             fused_attention(t, "flash_attention", shape, *own)
         made.append((t.empty(n * d, t.dtype),))  # in which each kernel wrote its own
     elif mask:
-        made.append(_attended(t, (q, k, v), mask, n, c, kind))
+        made.append(_attended(t, (q, k, v), mask, n, c))
     else:
         ends = t.input(len(lengths), INT32)
         differences = t.map("sub", ends, ends)
@@ -416,11 +449,11 @@ def _attention(
                 if skipped:
                     made.append(tuple(t.empty(skipped * each.n, t.dtype) for each in made[-1]))
                 own = [t.view(each, length * d) for each in (q, k, v)]
-                made.append(_attended(t, own, None, length, c, kind))
+                made.append(_attended(t, own, None, length, c))
         t.hold(differences)
     heads, *weights = zip(*made, strict=True)
-    joined = heads[0] if kind.is_masked or t.is_served else t.cat(*heads)
-    out = t.call(kind.products[-1], linear, joined, n, d, d, bias=kind.has_biases)
+    joined = heads[0] if c.kind.is_masked or t.is_served else t.cat(*heads)
+    out = t.call(c.kind.products[-1], linear, joined, n, d, d, bias=c.kind.has_biases)
     return t.hold((out, *weights), q, k, v, *heads)
 
 
@@ -451,7 +484,6 @@ def _attended(
     mask: Operand | None,
     T: int,
     c: VisionTransformer,
-    kind: LayerKind,
 ) -> tuple[Operand, ...]:
     """`softmax(q k^T / sqrt(D) + mask) v`, `[T, H, D]`, and its weights if they outlive it.
 
@@ -465,83 +497,30 @@ def _attended(
     heads = t.product("matmul", Gemm(H, T, D, T), weights, v)
     if H > 1 and T > 1:
         heads = t.move("clone", heads)
-    return (heads, weights) if kind.keeps_weights else (heads,)
+    return (heads, weights) if c.kind.keeps_weights else (heads,)
 
 
 # --- a layer ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LayerKind:
-    """What distinguishes the layers of a vision transformer.
-
-    Attributes:
-        norm: Before attention and MLP.
-        names: Of norm, attention, norm and MLP.
-        products: Names of attention's: a joint one or three, and the last.
-        has_biases: Whether products do, but for those of an MLP that is not gated, which do.
-        head_norms: Whether queries and keys are normed per head.
-        is_masked: Whether all images are one sequence under a mask.
-        keeps_weights: Whether attention's outlive it.
-        mlp: Names of its two products with an activation between; None for a gated one.
-    """
-
-    norm: Callable[[Tape, Operand, Size, Size], Operand] = rms_norm
-    names: tuple[str, str, str, str] = ("norm1", "attn", "norm2", "mlp")
-    products: tuple[str, ...] = ("qkv", "proj")
-    has_biases: bool = True
-    head_norms: bool = False
-    is_masked: bool = False
-    keeps_weights: bool = False
-    mlp: tuple[str, str, str] | None = None
-
-
-def vision_layer(
-    t: Tape,
-    x: Operand,
-    lengths: Lengths,
-    cos: Operand,
-    sin: Operand,
-    c: VisionTransformer,
-    kind: LayerKind,
-    mask: Operand | None = None,
-) -> Operand:
-    """`y = x + attention(norm(x))`, `y + mlp(norm(y))`, `[n, d]`.
-
-    Args:
-        t: The tape.
-        x: `[n, d]`.
-        lengths: Of the sequences within which patches attend.
-        cos: `[n, D]`.
-        sin: `[n, D]`.
-        c: Of the transformer.
-        kind: Of the layer.
-        mask: `[n, n]`.
-    """
-    n, d, f, (norm1, attention, norm2, feed) = x.n // c.width, c.width, c.mlp_width, kind.names
+def vision_layer(t: Tape, x: Operand, c: VisionTransformer, *inputs: Any) -> Operand:
+    """`y = x + attention(norm(x))`, `y + mlp(norm(y))`, `[n, d]`; `inputs` of attention."""
+    n, d, f, (norm1, attention, norm2, feed) = x.n // c.width, c.width, c.mlp_width, c.kind.names
+    norm = layer_norm if c.kind.norm == "layer_norm" else rms_norm
     residual = x
-    x = t.call(norm1, kind.norm, x, n, d)
-    x, *kept = t.call(attention, _attention, x, lengths, cos, sin, c, kind, mask)
+    x = t.call(norm1, norm, x, n, d)
+    x, *kept = t.call(attention, _attention, x, c, *inputs)
     residual = x = t.map("add", residual, x)
-    x = t.call(norm2, kind.norm, x, n, d)
-    if kind.mlp:
-        x = t.call(feed, mlp, x, kind.mlp, (d, f, d), c.hidden_act)
+    x = t.call(norm2, norm, x, n, d)
+    if c.kind.mlp:
+        x = t.call(feed, mlp, x, c.kind.mlp, (d, f, d), c.hidden_act)
     else:
-        x = t.call(feed, swiglu, x, n, d, f, c.hidden_act, bias=kind.has_biases)
+        x = t.call(feed, swiglu, x, n, d, f, c.hidden_act, bias=c.kind.has_biases)
     return t.hold(t.map("add", residual, x), *kept)
 
 
-def vision_layers(
-    t: Tape,
-    x: Operand,
-    lengths: Lengths,
-    cos: Operand,
-    sin: Operand,
-    c: VisionTransformer,
-    kind: LayerKind,
-    mask: Operand | None = None,
-) -> Operand:
-    """All layers, of a module that has nothing else; arguments are as of one of them."""
+def vision_layers(t: Tape, x: Operand, c: VisionTransformer, *inputs: Any) -> Operand:
+    """All layers, of a module that has nothing else."""
     for index in range(c.layers):
-        x = t.again(f"layers.{index}", vision_layer, x, lengths, cos, sin, c, kind, mask)
+        x = t.again(f"layers.{index}", vision_layer, x, c, *inputs)
     return x

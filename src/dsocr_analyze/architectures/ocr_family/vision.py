@@ -46,11 +46,9 @@ def sam(t: Tape, pixels: Operand, N: Size, R: int, c: SamDimensions) -> Operand:
     return t.hold(x3, x, x2)
 
 
-def patch_embed(
-    t: Tape, pixels: Operand, N: Size, R: int, d: Size, patch: int, name: str = "proj"
-) -> Operand:
+def patch_embed(t: Tape, pixels: Operand, N: Size, R: int, d: Size, patch: int) -> Operand:
     """`[N, 3, R, R] -> [N, g, g, d]` (`PatchEmbed`), stored channel by channel."""
-    return t.call(name, conv2d, pixels, N, R, 3, d, patch, stride=patch, bias=True)
+    return t.call("proj", conv2d, pixels, N, R, 3, d, patch, stride=patch, bias=True)
 
 
 def absolute_positions(t: Tape, g: int, c: SamDimensions) -> Operand:
