@@ -14,7 +14,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
     vision_layer,
 )
 from dsocr_analyze.kernels import BOOL, INT32, INT64, Elements, Rows, Work
-from dsocr_analyze.tape import Operand, Tape
+from dsocr_analyze.tape import Operand, Tape, ceil_log2
 from dsocr_analyze.tape.modules import mlp, rms_norm
 
 
@@ -28,9 +28,8 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     for number in range(c.layers):
         lengths = images.lengths if number in c.global_layers else windows
         x = t.again(f"blocks.{number}", vision_layer, x, c, lengths, cos, sin)
-    n = index.n
-    flops = n * (n - 1).bit_length()
-    t.rows("routing", "sort", index, Rows(1, n), (n, INT64), (n, INT64), flops=flops)  # on the host
+    n = index.n  # on the host
+    t.rows("routing", "sort", index, Rows(1, n), (n, INT64), (n, INT64), flops=n * ceil_log2(n))
     tokens = t.call("merger", _merger, x, c)
     tokens = t.gather("index", index, tokens.n, t.dtype)
     return t.hold(ImageFeatures(tokens, kept=(x,)), *held, starts)
@@ -46,19 +45,12 @@ def _merger(t: Tape, x: Operand, c: VisionTransformer) -> Operand:
 # --- windows ---------------------------------------------------------------------------------
 
 
-def _windows(images: ImageGrid, c: VisionTransformer) -> tuple[int, ...]:
-    """Patches of each window, row by row; those at the right and lower edges are smaller."""
-    heights, widths = (
-        [min(c.window, side - start) for start in range(0, side, c.window)]
-        for side in (images.height // c.merge, images.width // c.merge)
-    )
-    return tuple(h * w * c.unit for h in heights for w in widths) * images.count
-
-
 def _window_index(
     t: Tape, images: ImageGrid, c: VisionTransformer
 ) -> tuple[Operand, Operand, tuple[int, ...]]:
-    """Tokens in the order of windows, on the host; where each window starts; the windows.
+    """Tokens in the order of windows, on the host; where each window starts; patches of each.
+
+    Windows at the right and lower edges are smaller.
 
     Source: `get_vision_window_index`.
     """
@@ -81,7 +73,8 @@ def _window_index(
         t.map("add", t.map("mul", ends))
         del sizes, ends
     index = t.move("cat", *parts, n=N * tokens, into=t.host(N * tokens, INT64))
-    windows = _windows(images, c)
+    heights, widths = ([min(W, side - i) for i in range(0, side, W)] for side in (h, w))
+    windows = tuple(rows * columns * c.unit for rows in heights for columns in widths) * N
     given, found = 1 + N * count, 1 + len(windows)
     work = Work(0, given, 0, given * INT32.nbytes, found * INT32.nbytes)
     t.record("reduction", "unique_consecutive", Elements(found), INT32, INT32, work)

@@ -304,9 +304,8 @@ def resampling(t: Tape, grid: ImageGrid, *, has_corners: bool) -> tuple[Operand,
     sides = t.input(N, INT64)
     counts = t.map("mul", t.map("mul", sides, sides), sides)
     heights, widths = (_per_patch(t, sides, n) for _ in range(2))
-    ends, *_ = t.rows("reduction", "cumsum", counts, Rows(N, 1), (N, INT64), flops=N)
-    starts = _per_patch(t, t.move("constant_pad_nd", t.view(ends, N - 1), n=N), n)
-    del ends
+    starts, *_ = t.rows("reduction", "cumsum", counts, Rows(N, 1), (N, INT64), flops=N)
+    starts = _per_patch(t, t.move("constant_pad_nd", t.view(starts, N - 1), n=N), n)
     t.reduce("sum", counts, 1, N)
     within = t.map("sub", t.move("arange", n=n, dtype=INT64), starts)
     within = t.map("remainder", within, t.map("mul", heights, widths))
@@ -370,8 +369,7 @@ def rotary_positions(t: Tape, grid: ImageGrid, c: VisionTransformer) -> tuple[Op
     """Cosines and sines `[n, D]` of patches; their positions and sequences, which stay as long."""
     positions = patch_positions(t, grid, repeats=True)[0]
     ends = _sequence_ends(t, grid)
-    D = c.head_dim
-    tables = t.call("rotary_pos_emb", axial_tables, positions, D, D // 4, FLOAT32)
+    tables = t.call("rotary_pos_emb", axial_tables, positions, c.head_dim, c.head_dim // 4, FLOAT32)
     return *tables, positions, ends
 
 
