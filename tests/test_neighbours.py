@@ -14,13 +14,8 @@ from sampling import first, sampled
 from test_generate_witness import real_model, really_generated
 from torch.utils.flop_counter import FlopCounterMode
 
+from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.config_file import USED, ConfigFindings, findings_of, leaves_of
-from dsocr_analyze.architectures.neighbours.glm_ocr import GLM_OCR
-from dsocr_analyze.architectures.neighbours.got_ocr2 import GOT_OCR2
-from dsocr_analyze.architectures.neighbours.lightonocr import LIGHTONOCR
-from dsocr_analyze.architectures.neighbours.olmocr import OLMOCR
-from dsocr_analyze.architectures.neighbours.paddleocr_vl import PADDLEOCR_VL
-from dsocr_analyze.architectures.neighbours.qwen3_vl import QWEN3_VL
 from dsocr_analyze.architectures.ocr_family.attention import Pass, lm_head
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.hardware.profile import device
@@ -36,7 +31,10 @@ from dsocr_analyze.timing.serving import TimedModel
 from dsocr_analyze.trace.passes import trace_passes
 from dsocr_analyze.traced_forms import traced_model
 
-NEIGHBOURS = (GLM_OCR, GOT_OCR2, LIGHTONOCR, OLMOCR, PADDLEOCR_VL, QWEN3_VL)
+NEIGHBOURS = GLM_OCR, GOT_OCR2, LIGHTONOCR, OLMOCR, PADDLEOCR_VL, QWEN3_VL = [
+    ARCHITECTURES[name]
+    for name in ("glm-ocr", "got-ocr2", "lightonocr", "olmocr", "paddleocr-vl", "qwen3-vl")
+]
 BY_NAME = {each.name: each for each in NEIGHBOURS}
 
 PUBLISHED = {  # patches of an A4 page at 150 dpi, parameters, MACs of a prefill pass and of a step

@@ -18,28 +18,27 @@ from dsocr_analyze.workload import AnyWorkload, Mode, PageWorkload, parse_page
 
 
 class _Registry(UserDict[str, Any]):
-    """Architectures by name; of one that has not been asked for, the package that has it."""
+    """Architectures by name; of one that has not been asked for, where it is, or its class."""
 
     def __getitem__(self, name: str) -> Architecture:
         found = self.data[name]
         if isinstance(found, str):
-            constant = found.rpartition(".")[2].upper()
-            found = self.data[name] = getattr(import_module(f"{__name__}.{found}"), constant)
+            module, _, named = found.rpartition(".")
+            found = getattr(import_module(f"{__name__}.{module}"), named)
+            found = self.data[name] = found(name) if isinstance(found, type) else found
         architecture: Architecture = found
         return architecture
 
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = _Registry(
     {
-        "deepseek-ocr": "deepseek_ocr",
-        "deepseek-ocr-2": "deepseek_ocr_2",
-        "unlimited-ocr": "unlimited_ocr",
-        "paddleocr-vl": "neighbours.paddleocr_vl",
-        "glm-ocr": "neighbours.glm_ocr",
-        "lightonocr": "neighbours.lightonocr",
-        "qwen3-vl": "neighbours.qwen3_vl",
-        "olmocr": "neighbours.olmocr",
-        "got-ocr2": "neighbours.got_ocr2",
+        "deepseek-ocr": "deepseek_ocr.DEEPSEEK_OCR",
+        "deepseek-ocr-2": "deepseek_ocr_2.DEEPSEEK_OCR_2",
+        "unlimited-ocr": "unlimited_ocr.UNLIMITED_OCR",
+        **dict.fromkeys(
+            ("paddleocr-vl", "glm-ocr", "lightonocr", "qwen3-vl", "olmocr", "got-ocr2"),
+            "neighbours.neighbour.Neighbour",
+        ),
     }
 )
 

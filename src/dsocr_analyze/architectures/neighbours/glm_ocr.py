@@ -3,10 +3,8 @@
 Source: `GlmOcrVisionModel` and its parts of transformers 5.23.
 """
 
-from typing import Final
-
-from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
+    ImageFeatures,
     ImageGrid,
     VisionTransformer,
     patch_embed,
@@ -19,7 +17,7 @@ from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import ACTIVATIONS, convolution, layer_norm, linear, rms_norm
 
 
-def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+def visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """`GlmOcrVisionModel`; features before they are merged stay alive."""
     x = t.call("patch_embed", patch_embed, images, c)
     cos, sin, *held = rotary_positions(t, images, c)
@@ -38,6 +36,3 @@ def _merger(t: Tape, x: Operand, n: int, c: VisionTransformer) -> Operand:
     x = t.call("proj", linear, x, n, d, d)
     x = t.call("act1", ACTIVATIONS["gelu"], t.call("post_projection_norm", layer_norm, x, n, d))
     return swiglu(t, x, n, d, 3 * d, c.hidden_act)
-
-
-GLM_OCR: Final = Neighbour("glm-ocr", _visual)

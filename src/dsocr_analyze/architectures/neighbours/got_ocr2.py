@@ -6,8 +6,8 @@ Source: `GotOcr2VisionEncoder`, `GotOcr2MultiModalProjector` and their parts of 
 from functools import partial
 from typing import Final
 
-from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
+    ImageFeatures,
     ImageGrid,
     VisionTransformer,
     patch_embed,
@@ -25,7 +25,7 @@ _NECK: Final = "conv1", "layer_norm1", "conv2", "layer_norm2"
 """Names in `GotOcr2VisionNeck`."""
 
 
-def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+def visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """N views, `[N, 3, R, R] -> [N, C, g, g]` (`GotOcr2VisionEncoder`)."""
     N, g, d = images.count, c.side, c.width
     x = t.call(
@@ -42,7 +42,7 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     return ImageFeatures(t.call("neck", neck, x, N, g, d, c.channels, _NECK, norms))
 
 
-def _project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
+def project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """`[N, C, g, g] -> [N, (g / 4)^2, d_out]` (`GotOcr2MultiModalProjector`)."""
     N, g, C, d = images.count, c.side, c.channels, c.out_width
     x = t.call("conv_upsampler1", conv2d, x, N, g, C, 2 * C, 3, stride=2, padding=1)
@@ -75,6 +75,3 @@ def _attention(
         heads = t.move("clone", heads)
     output = t.call("proj", linear, heads, N * T, d, d, bias=True)
     return t.hold((output, weights), fused, qkv, terms)
-
-
-GOT_OCR2: Final = Neighbour("got-ocr2", _visual, _project)

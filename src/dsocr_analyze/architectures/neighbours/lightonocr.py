@@ -3,10 +3,8 @@
 Source: `PixtralVisionModel`, `Mistral3MultiModalProjector` and their parts of transformers 5.23.
 """
 
-from typing import Final
-
-from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
+    ImageFeatures,
     ImageGrid,
     VisionTransformer,
     axial_tables,
@@ -19,7 +17,7 @@ from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import linear, mlp, rms_norm
 
 
-def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+def visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """`PixtralVisionModel`."""
     n, D = images.total, c.head_dim
     patches = patch_embed(
@@ -35,7 +33,7 @@ def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     return t.hold(ImageFeatures(x), patches, *expanded)
 
 
-def _project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
+def project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """`Mistral3MultiModalProjector`."""
     x = t.call("norm", rms_norm, x, images.total, c.width)
     x = t.call("patch_merger", _patch_merger, x, images, c)
@@ -60,6 +58,3 @@ def _patch_merger(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) 
     parts = [t.move("im2col", image) for _ in range(images.count)]
     n, joined = images.total // c.unit, c.width * c.unit
     return t.call("merging_layer", linear, t.cat(*parts), n, joined, c.width)
-
-
-LIGHTONOCR: Final = Neighbour("lightonocr", _visual, _project)

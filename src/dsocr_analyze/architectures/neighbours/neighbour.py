@@ -7,9 +7,10 @@ its encoder returns and all positions until it ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -37,6 +38,7 @@ from dsocr_analyze.architectures.neighbours.decoder import decoder, read_decoder
 from dsocr_analyze.architectures.neighbours.resizing import RULES, FixedView, ResizeRule
 from dsocr_analyze.architectures.neighbours.vision import (
     CHANNELS,
+    ImageFeatures,
     ImageGrid,
     LayerKind,
     VisionTransformer,
@@ -67,21 +69,6 @@ class NeighbourDimensions(ModelDimensions):
     """The dimensions of a neighbour."""
 
     vision: VisionTransformer
-
-
-@dataclass(frozen=True, slots=True)
-class ImageFeatures:
-    """What the vision stages leave, or what of it has its places in a prompt.
-
-    Attributes:
-        tokens: `[N h w / m^2, d]`; none without images.
-        deepstack: The same of inner layers, which the decoder adds after its first ones.
-        kept: What stays alive besides: the features before, masks of the places, or positions.
-    """
-
-    tokens: Operand
-    deepstack: tuple[Operand, ...] = ()
-    kept: tuple[Operand, ...] = ()
 
 
 class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,14 +122,13 @@ class Neighbour(Architecture, OcrModel):
     """A neighbour of DeepSeek-OCR.
 
     Args:
-        name: Its name; the TOML file of that name has its data.
-        visual: The vision model: features of images.
-        project: Its projector, if it has one: tokens from the vision model's.
+        name: Its name; the TOML file of that name has its data, and the module its forwards.
         config: A `config.json` of the same network in other sizes.
 
     Attributes:
         data: What its file says.
-        forwards: Its vision model and its projector.
+        visual: Its vision model: features of images.
+        project: Its projector, if it has one: tokens from the vision model's.
     """
 
     modes: Mapping[str, Mode] = {"native": Mode("native", 0, 0, crop_mode=False)}
@@ -154,17 +140,12 @@ class Neighbour(Architecture, OcrModel):
     least_transformers = "5.23"
     decoder = staticmethod(decoder)
 
-    def __init__(
-        self,
-        name: str,
-        visual: Callable[[Tape, ImageGrid, VisionTransformer], ImageFeatures],
-        project: Callable[[Tape, Operand, ImageGrid, VisionTransformer], Operand] | None = None,
-        config: Config | None = None,
-    ) -> None:
-        file = f"{name.replace('-', '_')}.toml"
-        self.data = data = package_toml(__package__, file, NeighbourData)
+    def __init__(self, name: str, config: Config | None = None) -> None:
+        file = name.replace("-", "_")
+        self.data = data = package_toml(__package__, f"{file}.toml", NeighbourData)
+        forwards = import_module(f"{__package__}.{file}")
+        self.visual, self.project = forwards.visual, getattr(forwards, "project", None)
         self.name, self.title, self.text_tokens = name, data.title, data.text_tokens
-        self.forwards = visual, project
         self.config_class = data.config["architectures"][0]
         self.model_types = (data.config["model_type"],)
         self.model_class = data.transformers_class or self.config_class
@@ -182,7 +163,7 @@ class Neighbour(Architecture, OcrModel):
 
     def of_config(self, config: Config) -> Architecture:
         """The same network in the sizes of another `config.json`."""
-        return self if config == self.config else Neighbour(self.name, *self.forwards, config)
+        return self if config == self.config else Neighbour(self.name, config)
 
     @cached_property
     def dimensions(self) -> NeighbourDimensions:
@@ -303,11 +284,10 @@ class Neighbour(Architecture, OcrModel):
         """The vision stages in one call, on a tape without a path."""
         (width, height), patch = view.sides, c.vision.patch_size
         images = ImageGrid(view.count, height // patch, width // patch)
-        visual, project = self.forwards
-        features = t.call(self.data.vision[0], visual, images, c.vision)
-        if project is not None:
+        features: ImageFeatures = t.call(self.data.vision[0], self.visual, images, c.vision)
+        if self.project is not None:
             seen = features.tokens
-            tokens = t.call(self.data.vision[1], project, seen, images, c.vision)
+            tokens = t.call(self.data.vision[1], self.project, seen, images, c.vision)
             features = ImageFeatures(tokens, kept=(seen,))
         return features
 

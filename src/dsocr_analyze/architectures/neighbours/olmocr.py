@@ -3,10 +3,8 @@
 Source: `Qwen2_5_VisionTransformerPretrainedModel` and its parts of transformers 5.23.
 """
 
-from typing import Final
-
-from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
+    ImageFeatures,
     ImageGrid,
     VisionTransformer,
     patch_embed,
@@ -18,7 +16,7 @@ from dsocr_analyze.tape import Operand, Tape, ceil_log2
 from dsocr_analyze.tape.modules import mlp, rms_norm
 
 
-def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+def visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """The vision model; features before they are merged stay alive."""
     index, starts, windows = _window_index(t, images, c)
     x = t.call("patch_embed", patch_embed, images, c, bias=False)
@@ -79,6 +77,3 @@ def _window_index(
     work = Work(0, given, 0, given * INT32.nbytes, found * INT32.nbytes)
     t.record("reduction", "unique_consecutive", Elements(found), INT32, INT32, work)
     return index, t.empty(given, INT32), windows  # `found` of them, in memory for all
-
-
-OLMOCR: Final = Neighbour("olmocr", _visual)

@@ -3,13 +3,8 @@
 Source: `PaddleOCRVisionModel`, `PaddleOCRProjector` and their parts of transformers 5.23.
 """
 
-from typing import Final
-
-from dsocr_analyze.architectures.neighbours.neighbour import (
-    ImageFeatures,
-    Neighbour,
-)
 from dsocr_analyze.architectures.neighbours.vision import (
+    ImageFeatures,
     ImageGrid,
     VisionTransformer,
     patch_embed,
@@ -24,12 +19,12 @@ from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import layer_norm, mlp
 
 
-def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+def visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """`PaddleOCRVisionModel`."""
     return ImageFeatures(t.call("vision_model", _vision_model, images, c))
 
 
-def _project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
+def project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """Patches of a token side by side through an MLP (`PaddleOCRProjector`)."""
     N, n, d = images.count, images.patches, c.width
     t.rows("reduction", "prod", t.input(3 * N, INT64), Rows(N, 3), (N, INT64), flops=3 * N)
@@ -63,6 +58,3 @@ def _encoder(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Op
     """`PaddleOCRVisionEncoder`."""
     cos, sin, *held = rotary_positions(t, images, c)
     return t.hold(vision_layers(t, x, c, images.lengths, cos, sin), *held)
-
-
-PADDLEOCR_VL: Final = Neighbour("paddleocr-vl", _visual, _project)

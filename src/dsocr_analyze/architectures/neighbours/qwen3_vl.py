@@ -3,10 +3,8 @@
 Source: `Qwen3VLVisionModel` and its parts of transformers 5.23; DeepStack (Meng et al. 2024).
 """
 
-from typing import Final
-
-from dsocr_analyze.architectures.neighbours.neighbour import ImageFeatures, Neighbour
 from dsocr_analyze.architectures.neighbours.vision import (
+    ImageFeatures,
     ImageGrid,
     VisionTransformer,
     patch_embed,
@@ -19,7 +17,7 @@ from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import layer_norm, mlp
 
 
-def _visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
+def visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """`Qwen3VLVisionModel`; features before they are merged stay alive."""
     indices, weights = resampling(t, images, has_corners=True)
     x = t.call("patch_embed", patch_embed, images, c)
@@ -44,6 +42,3 @@ def _merger(t: Tape, x: Operand, c: VisionTransformer, together: int) -> Operand
     d, joined = c.width * together, c.width * c.unit
     x = t.call("norm", layer_norm, x, x.n // d, d)
     return mlp(t, x, ("linear_fc1", "act_fn", "linear_fc2"), (joined, joined, c.out_width))
-
-
-QWEN3_VL: Final = Neighbour("qwen3-vl", _visual)

@@ -75,6 +75,21 @@ class ImageGrid:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageFeatures:
+    """What the vision stages leave, or what of it has its places in a prompt.
+
+    Attributes:
+        tokens: `[N h w / m^2, d]`; none without images.
+        deepstack: The same of inner layers, which the decoder adds after its first ones.
+        kept: What stays alive besides: the features before, masks of the places, or positions.
+    """
+
+    tokens: Operand
+    deepstack: tuple[Operand, ...] = ()
+    kept: tuple[Operand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LayerKind:
     """What distinguishes the layers of a model's vision transformer.
 
