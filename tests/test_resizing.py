@@ -14,7 +14,7 @@ OLMOCR = SmartResize(factor=28, least=56 * 56, largest=12_845_056)
 GLM_OCR = SmartResize(factor=28, least=112 * 112, largest=9_633_792, frames=2, enlarges="down")
 PADDLEOCR_VL = SmartResize(factor=28, least=112_896, largest=1_003_520, enlarges="nearest")
 LIGHTONOCR = LongestEdge(factor=28, longest=1540)
-GOT_OCR2 = FixedView(factor=64, side=1024)
+GOT_OCR2 = FixedView(factor=64, longest=1024)
 
 PAGES = np.concatenate(
     [

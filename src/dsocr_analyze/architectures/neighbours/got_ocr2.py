@@ -4,7 +4,6 @@ Source: `GotOcr2VisionEncoder`, `GotOcr2MultiModalProjector` and their parts of 
 """
 
 from functools import partial
-from typing import Final
 
 from dsocr_analyze.architectures.neighbours.vision import (
     ImageFeatures,
@@ -21,9 +20,6 @@ from dsocr_analyze.kernels import Gemm
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import conv2d, layer_norm, linear
 
-_NECK: Final = "conv1", "layer_norm1", "conv2", "layer_norm2"
-"""Names in `GotOcr2VisionNeck`."""
-
 
 def visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """N views, `[N, 3, R, R] -> [N, C, g, g]` (`GotOcr2VisionEncoder`)."""
@@ -39,7 +35,8 @@ def visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
         )  # fmt: skip
     # Of what the first norm copies, the second convolution keeps the layout.
     norms = partial(layer_norm, channels_first=True), layer_norm
-    return ImageFeatures(t.call("neck", neck, x, N, g, d, c.channels, _NECK, norms))
+    names = "conv1", "layer_norm1", "conv2", "layer_norm2"
+    return ImageFeatures(t.call("neck", neck, x, N, g, d, c.channels, names, norms))
 
 
 def project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:

@@ -176,7 +176,7 @@ class Neighbour(Architecture, OcrModel):
         vision = self.dimensions.vision
         factor = vision.patch_size * vision.merge
         if not self.data.resizing:
-            return FixedView(factor=factor, side=vision.side * vision.patch_size)
+            return FixedView(factor=factor, longest=vision.side * vision.patch_size)
         [(kind, sizes)] = self.data.resizing.items()
         return RULES[kind](factor=factor, **sizes)
 

@@ -67,9 +67,8 @@ def _window_index(
         inside = t.map("ne", host, output=BOOL, into=flags)
         t.gather("index", inside, tokens, INT64)
         parts.append(t.map("add", index, into=index))
-        ends, *_ = t.rows("reduction", "cumsum", sizes, Rows(count, 1), counts, flops=count)
-        t.map("add", t.map("mul", ends))
-        del sizes, ends
+        t.map("add", t.map("mul", t.reduce("cumsum", sizes, count, 1)))
+        del sizes
     index = t.move("cat", *parts, n=N * tokens, into=t.host(N * tokens, INT64))
     heights, widths = ([min(W, side - i) for i in range(0, side, W)] for side in (h, w))
     windows = tuple(rows * columns * c.unit for rows in heights for columns in widths) * N

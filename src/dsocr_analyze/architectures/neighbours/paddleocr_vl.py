@@ -14,7 +14,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
     sides_of_images,
     vision_layers,
 )
-from dsocr_analyze.kernels import INT64, Rows
+from dsocr_analyze.kernels import INT64
 from dsocr_analyze.tape import Operand, Tape
 from dsocr_analyze.tape.modules import layer_norm, mlp
 
@@ -27,7 +27,7 @@ def visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
 def project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """Patches of a token side by side through an MLP (`PaddleOCRProjector`)."""
     N, n, d = images.count, images.patches, c.width
-    t.rows("reduction", "prod", t.input(3 * N, INT64), Rows(N, 3), (N, INT64), flops=3 * N)
+    t.reduce("prod", t.input(3 * N, INT64), N, 3)
     joined = d * c.unit
     parts: list[Operand] = []
     for _ in range(N):

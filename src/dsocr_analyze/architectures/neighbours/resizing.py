@@ -194,21 +194,14 @@ class LongestEdge(ResizeRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedView(ResizeRule):
-    """Every page becomes a square of `side` pixels, whatever its proportions; none is refused.
+class FixedView(LongestEdge):
+    """Every page becomes a square of `longest` pixels per side; none is refused.
 
     Source: `GotOcr2ImageProcessor` without `crop_to_patches`.
     """
 
-    side: int
-
-    @property
-    def most_tokens(self) -> int:
-        """The side squared."""
-        return (self.side // self.factor) ** 2
-
     def _resized(self, sides: Size) -> Size:
-        return np.full_like(sides, self.side)
+        return np.full_like(sides, self.longest)
 
 
 RULES: Final[Mapping[str, type[ResizeRule]]] = {

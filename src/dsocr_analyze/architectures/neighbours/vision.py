@@ -319,7 +319,7 @@ def resampling(t: Tape, grid: ImageGrid, *, has_corners: bool) -> tuple[Operand,
     sides = t.input(N, INT64)
     counts = t.map("mul", t.map("mul", sides, sides), sides)
     heights, widths = (_per_patch(t, sides, n) for _ in range(2))
-    starts, *_ = t.rows("reduction", "cumsum", counts, Rows(N, 1), (N, INT64), flops=N)
+    starts = t.reduce("cumsum", counts, N, 1)
     starts = _per_patch(t, t.move("constant_pad_nd", t.view(starts, N - 1), n=N), n)
     t.reduce("sum", counts, 1, N)
     within = t.map("sub", t.move("arange", n=n, dtype=INT64), starts)
@@ -377,7 +377,7 @@ def resampled(t: Tape, name: str, indices: Operand, weights: Operand, side: int,
     n = indices.n // 4 * d
     rows = t.call(name, embedding, indices, side * side, d)
     rows = t.map("mul", rows, weights, output=FLOAT32)
-    return t.rows("reduction", "sum", rows, Rows(n, 4), (n, FLOAT32), flops=rows.n)[0]
+    return t.reduce("sum", rows, n, 4)
 
 
 def rotary_positions(t: Tape, grid: ImageGrid, c: VisionTransformer) -> tuple[Operand, ...]:
