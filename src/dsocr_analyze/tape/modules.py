@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import starmap
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from dsocr_analyze.kernels import FLOAT32, Attention, Convolution, Elements, Gemm, Kind, Rows, Work
 from dsocr_analyze.tape import Operand, Size, Tape, ceil_div
@@ -237,3 +237,12 @@ def mlp(
     x = t.call(first, linear, x, n, d, f, bias=bias)
     x = t.call(activation, ACTIVATIONS[act], x)
     return t.call(second, linear, x, n, f, out, bias=bias)
+
+
+def layers(
+    t: Tape, x: Operand, count: int, forward: Callable[..., Operand], *inputs: Any
+) -> Operand:
+    """Layers in turn, of a module that has nothing else; `inputs` of each, after features."""
+    for index in range(count):
+        x = t.again(f"layers.{index}", forward, x, *inputs)
+    return x

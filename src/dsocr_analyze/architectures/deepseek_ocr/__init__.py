@@ -47,6 +47,7 @@ from dsocr_analyze.tape.modules import (
     embedding,
     fused_attention,
     layer_norm,
+    layers,
     linear,
     quick_gelu,
 )
@@ -180,7 +181,9 @@ def clip(t: Tape, features: Operand, N: Size, q: int, c: ClipDimensions) -> Oper
     x = t.call("embeddings", embeddings, features, N, q, c)
     hidden_states = t.call("pre_layrnorm", layer_norm, x, N * (q * q + 1), c.width)
     return t.hold(
-        t.call("transformer", _transformer, hidden_states, N, q * q + 1, c), x, hidden_states
+        t.call("transformer", layers, hidden_states, c.layers, _layer, N, q * q + 1, c),
+        x,
+        hidden_states,
     )
 
 
@@ -222,13 +225,6 @@ def absolute_positions(t: Tape, abs_pos: Operand, q: int, c: ClipDimensions) -> 
 def layer_norm_fp32(t: Tape, x: Operand, rows: Size, d: Size) -> Operand:
     """A norm in fp32, which DeepSeek-OCR's config does not ask for (`LayerNormfp32`)."""
     return t.cast(layer_norm(t, t.cast(x, FLOAT32), rows, d), t.dtype)
-
-
-def _transformer(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Operand:
-    """All layers in turn, `[N, T, d]` (`NoTPTransformer`)."""
-    for index in range(c.layers):
-        x = t.again(f"layers.{index}", _layer, x, N, T, c)
-    return x
 
 
 def _layer(t: Tape, x: Operand, N: Size, T: int, c: ClipDimensions) -> Operand:

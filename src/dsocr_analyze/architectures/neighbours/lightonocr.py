@@ -11,10 +11,10 @@ from dsocr_analyze.architectures.neighbours.vision import (
     patch_embed,
     patch_positions,
     sides_of_images,
-    vision_layers,
+    vision_layer,
 )
 from dsocr_analyze.tape import Operand, Tape
-from dsocr_analyze.tape.modules import linear, mlp, rms_norm
+from dsocr_analyze.tape.modules import layers, linear, mlp, rms_norm
 
 
 def visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
@@ -29,7 +29,7 @@ def visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     positions, *expanded = patch_positions(t, images, repeats=False)
     tables = t.call("patch_positional_embedding", axial_tables, positions, D, D // 2, t.dtype)
     mask = None if t.is_served else _mask(t, images)
-    x = t.call("transformer", vision_layers, x, c, (n,), *tables, mask)
+    x = t.call("transformer", layers, x, c.layers, vision_layer, c, (n,), *tables, mask)
     return t.hold(ImageFeatures(x), patches, *expanded)
 
 

@@ -12,11 +12,11 @@ from dsocr_analyze.architectures.neighbours.vision import (
     resampling,
     rotary_positions,
     sides_of_images,
-    vision_layers,
+    vision_layer,
 )
 from dsocr_analyze.kernels import INT64
 from dsocr_analyze.tape import Operand, Tape
-from dsocr_analyze.tape.modules import layer_norm, mlp
+from dsocr_analyze.tape.modules import layer_norm, layers, mlp
 
 
 def visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
@@ -57,4 +57,4 @@ def _embeddings(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
 def _encoder(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Operand:
     """`PaddleOCRVisionEncoder`."""
     cos, sin, *held = rotary_positions(t, images, c)
-    return t.hold(vision_layers(t, x, c, images.lengths, cos, sin), *held)
+    return t.hold(layers(t, x, c.layers, vision_layer, c, images.lengths, cos, sin), *held)

@@ -530,10 +530,3 @@ def vision_layer(t: Tape, x: Operand, c: VisionTransformer, *inputs: Any) -> Ope
     else:
         x = t.call(feed, swiglu, x, n, d, f, c.hidden_act, bias=c.kind.has_biases)
     return t.hold(t.map("add", residual, x), *kept)
-
-
-def vision_layers(t: Tape, x: Operand, c: VisionTransformer, *inputs: Any) -> Operand:
-    """All layers, of a module that has nothing else."""
-    for index in range(c.layers):
-        x = t.again(f"layers.{index}", vision_layer, x, c, *inputs)
-    return x
