@@ -50,7 +50,7 @@ def _embeddings(t: Tape, images: ImageGrid, c: VisionTransformer) -> Operand:
     """Patches and a learned position of each (`PaddleOCRVisionEmbeddings`)."""
     x = patch_embed(t, images, c, child="patch_embedding", operator="conv2d")
     indices, weights = resampling(t, images, has_corners=False)
-    learned = resampled(t, "position_embedding", indices, weights, c.side, c.width)
+    learned = resampled(t, "position_embedding", indices, weights, c)
     return t.map("add", x, t.cast(learned, t.dtype))
 
 

@@ -21,7 +21,7 @@ def visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:
     """`Qwen3VLVisionModel`; features before they are merged stay alive."""
     indices, weights = resampling(t, images, has_corners=True)
     x = t.call("patch_embed", patch_embed, images, c)
-    learned = resampled(t, "pos_embed", indices, weights, c.side, c.width)
+    learned = resampled(t, "pos_embed", indices, weights, c)
     x = t.map("add", x, t.cast(learned, t.dtype))
     cos, sin, *held = rotary_positions(t, images, c)
     deepstack: list[Operand] = []

@@ -179,8 +179,7 @@ def read_vision(
         used: Keys that the model reads.
         out_width: The decoder's `hidden_size`, the features of a visual token.
         merge: Patches per side of a visual token where no key says so.
-        has_fixed_view: Whether every page becomes an image of the same size, whose windows are in
-            patches; those of others are in pixels.
+        has_fixed_view: Whether all pages become images of one size, whose windows are in patches.
         kind: Of its layers.
     """
     vision = keys.section("vision_config")
@@ -192,8 +191,9 @@ def read_vision(
     def layers_in(name: str) -> tuple[int, ...]:
         return vision.integers(name, least=0, most=layers - 1) if name in known else ()
 
-    its_heads = "num_heads" if "num_heads" in known else "num_attention_heads"
-    width, heads = _width_and_heads(vision, its_heads)
+    width, heads = _width_and_heads(
+        vision, "num_heads" if "num_heads" in known else "num_attention_heads"
+    )
     size("head_dim", least=width // heads, most=width // heads)
     vision.check(
         size("out_hidden_size", default=out_width) == out_width,
@@ -299,8 +299,7 @@ def patch_positions(t: Tape, grid: ImageGrid, *, repeats: bool) -> tuple[Operand
 def _sequence_ends(t: Tape, grid: ImageGrid) -> Operand:
     """Where each image ends in the sequence, `[N + 1]` (`get_vision_cu_seqlens`)."""
     N, sides = grid.count, t.input(grid.count, INT64)
-    lengths = t.map("mul", sides, sides)
-    lengths = _per_patch(t, lengths, N)
+    lengths = _repeated(t, t.map("mul", sides, sides), N)
     ends, *_ = t.rows("reduction", "cumsum", lengths, Rows(N, 1), (N, INT32), flops=N)
     return t.move("constant_pad_nd", ends, n=N + 1)
 
@@ -318,9 +317,9 @@ def resampling(t: Tape, grid: ImageGrid, *, has_corners: bool) -> tuple[Operand,
     N, n = grid.count, grid.total
     sides = t.input(N, INT64)
     counts = t.map("mul", t.map("mul", sides, sides), sides)
-    heights, widths = (_per_patch(t, sides, n) for _ in range(2))
+    heights, widths = (_repeated(t, sides, n) for _ in range(2))
     starts = t.reduce("cumsum", counts, N, 1)
-    starts = _per_patch(t, t.move("constant_pad_nd", t.view(starts, N - 1), n=N), n)
+    starts = _repeated(t, t.move("constant_pad_nd", t.view(starts, N - 1), n=N), n)
     t.reduce("sum", counts, 1, N)
     within = t.map("sub", t.move("arange", n=n, dtype=INT64), starts)
     within = t.map("remainder", within, t.map("mul", heights, widths))
@@ -348,8 +347,8 @@ def resampling(t: Tape, grid: ImageGrid, *, has_corners: bool) -> tuple[Operand,
     )
 
 
-def _per_patch(t: Tape, x: Operand, n: int) -> Operand:
-    """A value of each image for each of its patches."""
+def _repeated(t: Tape, x: Operand, n: int) -> Operand:
+    """A value of each image, n times in all: for each of its frames or patches."""
     index = t.move("repeat_interleave", x, n=n)
     return t.move("index_select", index, t.view(index, n))
 
@@ -372,12 +371,13 @@ def _taps(
     return t.hold((clamped, weights), index, taps, distance, offsets, floor, place)
 
 
-def resampled(t: Tape, name: str, indices: Operand, weights: Operand, side: int, d: int) -> Operand:
+def resampled(
+    t: Tape, name: str, indices: Operand, weights: Operand, c: VisionTransformer
+) -> Operand:
     """The weighted sum of four rows of a table `[side, side, d]` for each patch, in fp32."""
-    n = indices.n // 4 * d
-    rows = t.call(name, embedding, indices, side * side, d)
+    rows = t.call(name, embedding, indices, c.side**2, c.width)
     rows = t.map("mul", rows, weights, output=FLOAT32)
-    return t.reduce("sum", rows, n, 4)
+    return t.reduce("sum", rows, rows.n // 4, 4)
 
 
 def rotary_positions(t: Tape, grid: ImageGrid, c: VisionTransformer) -> tuple[Operand, ...]:
