@@ -12,7 +12,7 @@ from test_tape_modules import alone, expanded, features
 
 from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.architectures.deepseek_ocr import clip
-from dsocr_analyze.architectures.ocr_family.attention import Pass, attention, swiglu
+from dsocr_analyze.architectures.ocr_family.attention import Pass, attention
 from dsocr_analyze.architectures.ocr_family.decoder import latent_attention, mixture
 from dsocr_analyze.architectures.ocr_family.named_sizes import named_part
 from dsocr_analyze.architectures.ocr_family.vision import sam
@@ -35,7 +35,7 @@ from dsocr_analyze.kernels import (
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.tape import ArrayTape, Tape, ceil_log2
 from dsocr_analyze.tape.formula import Example, FormulaTape, value_of, written
-from dsocr_analyze.tape.modules import fused_attention, linear, rms_norm
+from dsocr_analyze.tape.modules import fused_attention, linear, rms_norm, swiglu
 from dsocr_analyze.tape.polynomial import (
     Polynomial,
     Symbol,

@@ -34,8 +34,6 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     flash_attention,
     lm_head,
     rotary_tables,
-    rotated,
-    swiglu,
 )
 from dsocr_analyze.architectures.ocr_family.decoder import (
     _gate,
@@ -76,6 +74,8 @@ from dsocr_analyze.tape.modules import (
     layer_norm,
     linear,
     rms_norm,
+    rotated,
+    swiglu,
 )
 from dsocr_analyze.trace.passes import recorded_flash_attention
 

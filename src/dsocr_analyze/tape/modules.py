@@ -1,7 +1,8 @@
-"""Forwards that networks are built from: modules, fused attention, resampled position tables.
+"""Forwards that networks are built from: modules, fused attention, position tables, MLPs.
 
 Source of the tables: `get_abs_pos_sam`, `get_abs_pos` and `get_rel_pos` (`deepencoder.py`); of the
-activation functions: `ACT2FN` of transformers 4.46.
+activation functions: `ACT2FN` of transformers 4.46; of gated MLPs and rotation: `LlamaMLP`, which
+`DeepseekV2MLP` (`modeling_deepseekv2.py`) and `Qwen2MLP` equal, and `apply_rotary_pos_emb` there.
 """
 
 from collections.abc import Callable
@@ -222,6 +223,9 @@ ACTIVATIONS: Final[dict[str, Callable[[Tape, Operand], Operand]]] = {
 """Forwards of activation modules by `hidden_act`."""
 
 
+# --- MLPs, rotation and layers ---------------------------------------------------------------
+
+
 def mlp(
     t: Tape,
     x: Operand,
@@ -237,6 +241,48 @@ def mlp(
     x = t.call(first, linear, x, n, d, f, bias=bias)
     x = t.call(activation, ACTIVATIONS[act], x)
     return t.call(second, linear, x, n, f, out, bias=bias)
+
+
+def rotated(t: Tape, x: Operand, cos: Operand, sin: Operand, operator: str = "cat") -> Operand:
+    """`x cos + rotate_half(x) sin` (RoFormer, eq. 34); elements in, as many out.
+
+    The `operator` joins halves of each head, or pairs of neighbours.
+    """
+    half = t.view(x, x.n // 2)  # `rotate_half`: the second half of each head, negated, comes first
+    return t.map(
+        "add",
+        t.map("mul", x, cos),
+        t.map("mul", t.move(operator, t.map("neg", half), half, n=x.n), sin),
+    )
+
+
+def swiglu(
+    t: Tape, x: Operand, n: Size, d: Size, f: Size, act: str = "silu", *, bias: bool = False
+) -> Operand:
+    """`W_down (act(W_gate x) * W_up x)`, `[n, d] -> [n, f] -> [n, d]` (Shazeer 2020, eq. 6)."""
+    if t.is_served:
+        return fused_swiglu(t, x, n, d, f, bias=bias)
+    hidden = t.map(
+        "mul",
+        t.call("act_fn", ACTIVATIONS[act], t.call("gate_proj", linear, x, n, d, f, bias=bias)),
+        t.call("up_proj", linear, x, n, d, f, bias=bias),
+    )
+    return t.call("down_proj", linear, hidden, n, f, d, bias=bias)
+
+
+def fused_swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, *, bias: bool = False) -> Operand:
+    """`MergedColumnParallelLinear`, `SiluAndMul` and another product of serving engines."""
+    gate_up = linear(t, x, n, d, 2 * f, bias=bias, operator="merged_linear")
+    gated = t.map("silu_and_mul", gate_up, n=n * f, flops=5, kind="activation")
+    return linear(t, gated, n, f, d, bias=bias)
+
+
+def joint_swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, act: str) -> Operand:
+    """`swiglu` whose first product yields gate and up (`GlmOcrTextMLP`)."""
+    both = t.call("gate_up_proj", linear, x, n, d, 2 * f)
+    half = t.view(both, n * f)
+    hidden = t.map("mul", half, t.call("activation_fn", ACTIVATIONS[act], half))
+    return t.hold(t.call("down_proj", linear, hidden, n, f, d), both)
 
 
 def layers(

@@ -11,10 +11,16 @@ from dsocr_analyze.architectures.neighbours.vision import (
     rotary_positions,
     vision_layer,
 )
-from dsocr_analyze.architectures.ocr_family.attention import swiglu
 from dsocr_analyze.kernels import Convolution
 from dsocr_analyze.tape import Operand, Tape
-from dsocr_analyze.tape.modules import ACTIVATIONS, convolution, layer_norm, linear, rms_norm
+from dsocr_analyze.tape.modules import (
+    ACTIVATIONS,
+    convolution,
+    layer_norm,
+    linear,
+    rms_norm,
+    swiglu,
+)
 
 
 def visual(t: Tape, images: ImageGrid, c: VisionTransformer) -> ImageFeatures:

@@ -37,7 +37,6 @@ from dsocr_analyze.architectures.neighbours.config_keys import key_table
 from dsocr_analyze.architectures.neighbours.decoder import decoder, read_decoder
 from dsocr_analyze.architectures.neighbours.resizing import RULES, FixedView, ResizeRule
 from dsocr_analyze.architectures.neighbours.vision import (
-    CHANNELS,
     ImageFeatures,
     ImageGrid,
     LayerKind,
@@ -47,7 +46,7 @@ from dsocr_analyze.architectures.neighbours.vision import (
 from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass, lm_head
 from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
-from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.dimensions import CHANNELS, ModelDimensions
 from dsocr_analyze.architectures.ocr_family.family_member import DECODE
 from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.errors import ConfigError, WorkloadError
@@ -89,7 +88,7 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         reads_flat: Whether the decoder's keys may be at the top level, as in old files.
         least_visual_tokens: Of a batch, below which transformers' class fails.
         merge: Patches per side of a visual token where no key says so.
-        layers: Kind of the vision model's.
+        layers: What distinguishes those of its vision model.
         pixels: What its processor makes of a page: flat patches, as Qwen-VL's, whose models search
             a prompt for a video's tokens as well; square ones, as PaddleOCR's; or a view, as
             LLaVA's, whose models return the features that took their places.

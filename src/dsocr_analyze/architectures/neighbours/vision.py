@@ -21,8 +21,7 @@ from dsocr_analyze.architectures.config_file import (
     ConfigKeys,
     KeyPath,
 )
-from dsocr_analyze.architectures.ocr_family.attention import rotated, swiglu
-from dsocr_analyze.architectures.ocr_family.dimensions import LARGEST_IMAGE
+from dsocr_analyze.architectures.ocr_family.dimensions import CHANNELS, LARGEST_IMAGE
 from dsocr_analyze.kernels import (
     FLOAT32,
     INT32,
@@ -43,9 +42,10 @@ from dsocr_analyze.tape.modules import (
     linear,
     mlp,
     rms_norm,
+    rotated,
+    swiglu,
 )
 
-CHANNELS: Final = 3
 _LARGEST_PATCH: Final = 1024
 """Most pixels per side of a patch, and most patches per side of a visual token."""
 

@@ -1,8 +1,7 @@
 """Parts of Llama's layers on a tape, some of which the Qwen2 encoder shares.
 
-Source: `LlamaAttention`, `LlamaRotaryEmbedding`, `apply_rotary_pos_emb` and `LlamaMLP` of
-transformers 4.46, which `DeepseekV2MLP` (`modeling_deepseekv2.py`) and `Qwen2MLP` equal; Vaswani et
-al. 2017, eq. 1; Ainslie et al. 2023 (grouped queries); Dao 2023.
+Source: `LlamaAttention` and `LlamaRotaryEmbedding` of transformers 4.46; Vaswani et al. 2017, eq.
+1; Ainslie et al. 2023 (grouped queries); Dao 2023.
 """
 
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, TypeAlias
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.kernels import BOOL, FLOAT32, INT64, Attention, Gemm
 from dsocr_analyze.tape import Operand, Size, Tape
-from dsocr_analyze.tape.modules import ACTIVATIONS, fused_attention, linear, rms_norm
+from dsocr_analyze.tape.modules import fused_attention, linear, rms_norm, rotated
 
 LayerCache: TypeAlias = tuple[Operand, ...]
 """What a layer keeps for later steps: keys, values, and tables computed anew."""
@@ -229,7 +228,7 @@ def scores_of_later_tokens(t: Tape, p: Pass, H: int) -> Size:
     return p.B * t.derived("{0} ({0} - 1) / 2", lambda T: T * (T - 1) // 2, p.T) * H
 
 
-# --- rotary positions and the MLP ------------------------------------------------------------
+# --- rotary positions and the head -----------------------------------------------------------
 
 
 def rotary_tables(t: Tape, sequences: Size, T: Size, D: int) -> tuple[Operand, Operand]:
@@ -245,48 +244,6 @@ def rotary_tables(t: Tape, sequences: Size, T: Size, D: int) -> tuple[Operand, O
     cos = t.map("mul", cos)
     sin = t.map("mul", sin)
     return t.hold((t.cast(cos, t.dtype), t.cast(sin, t.dtype)), positions, half, angles, cos, sin)
-
-
-def rotated(t: Tape, x: Operand, cos: Operand, sin: Operand, operator: str = "cat") -> Operand:
-    """`x cos + rotate_half(x) sin` (RoFormer, eq. 34); elements in, as many out.
-
-    The `operator` joins halves of each head, or pairs of neighbours.
-    """
-    half = t.view(x, x.n // 2)  # `rotate_half`: the second half of each head, negated, comes first
-    return t.map(
-        "add",
-        t.map("mul", x, cos),
-        t.map("mul", t.move(operator, t.map("neg", half), half, n=x.n), sin),
-    )
-
-
-def swiglu(
-    t: Tape, x: Operand, n: Size, d: Size, f: Size, act: str = "silu", *, bias: bool = False
-) -> Operand:
-    """`W_down (act(W_gate x) * W_up x)`, `[n, d] -> [n, f] -> [n, d]` (Shazeer 2020, eq. 6)."""
-    if t.is_served:
-        return fused_swiglu(t, x, n, d, f, bias=bias)
-    hidden = t.map(
-        "mul",
-        t.call("act_fn", ACTIVATIONS[act], t.call("gate_proj", linear, x, n, d, f, bias=bias)),
-        t.call("up_proj", linear, x, n, d, f, bias=bias),
-    )
-    return t.call("down_proj", linear, hidden, n, f, d, bias=bias)
-
-
-def fused_swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, *, bias: bool = False) -> Operand:
-    """`MergedColumnParallelLinear`, `SiluAndMul` and another product of serving engines."""
-    gate_up = linear(t, x, n, d, 2 * f, bias=bias, operator="merged_linear")
-    gated = t.map("silu_and_mul", gate_up, n=n * f, flops=5, kind="activation")
-    return linear(t, gated, n, f, d, bias=bias)
-
-
-def joint_swiglu(t: Tape, x: Operand, n: Size, d: Size, f: Size, act: str) -> Operand:
-    """`swiglu` whose first product yields gate and up (`GlmOcrTextMLP`)."""
-    both = t.call("gate_up_proj", linear, x, n, d, 2 * f)
-    half = t.view(both, n * f)
-    hidden = t.map("mul", half, t.call("activation_fn", ACTIVATIONS[act], half))
-    return t.hold(t.call("down_proj", linear, hidden, n, f, d), both)
 
 
 def lm_head(t: Tape, hidden: Operand, rows: Size, c: DecoderDimensions) -> Operand:

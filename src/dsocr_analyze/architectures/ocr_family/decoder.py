@@ -18,17 +18,14 @@ from dsocr_analyze.architectures.ocr_family.attention import (
     attention,
     cached,
     flash_attention,
-    joint_swiglu,
     product,
-    rotated,
     scores_of_later_tokens,
-    swiglu,
 )
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions
 from dsocr_analyze.figures import IncidentalOperators, RoutedExperts, expected_experts
 from dsocr_analyze.kernels import BOOL, FLOAT32, INT64, Dtype, Gemm, Rows
 from dsocr_analyze.tape import Operand, Size, Tape, ceil_log2, minimum
-from dsocr_analyze.tape.modules import linear, rms_norm
+from dsocr_analyze.tape.modules import joint_swiglu, linear, rms_norm, rotated, swiglu
 
 NOT_MODELLED: Final = (
     IncidentalOperators(

@@ -16,11 +16,7 @@ from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Final, cast
 
-from dsocr_analyze.architectures.ocr_family.attention import (
-    Pass,
-    fused_swiglu,
-    scores_of_later_tokens,
-)
+from dsocr_analyze.architectures.ocr_family.attention import Pass, scores_of_later_tokens
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions, ModelDimensions
 from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.errors import ConfigError
@@ -41,7 +37,13 @@ from dsocr_analyze.kernels import (
     total_work,
 )
 from dsocr_analyze.tape import ArrayTape, Operand, Size, Tape, maximum
-from dsocr_analyze.tape.modules import embedding, fused_attention, fused_rms_norm, linear
+from dsocr_analyze.tape.modules import (
+    embedding,
+    fused_attention,
+    fused_rms_norm,
+    fused_swiglu,
+    linear,
+)
 from dsocr_analyze.workload import PageWorkload, ViewBatch
 
 FUSIONS: Final = {
