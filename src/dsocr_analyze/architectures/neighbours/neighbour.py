@@ -7,7 +7,7 @@ its encoder returns and all positions until it ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -134,6 +134,8 @@ class Neighbour(Architecture, OcrModel):
     default_mode = "native"
     generate = Prompt(0, "input_ids", 0, without=("position_ids",))
     is_of_transformers = True
+    visual: Callable[[Tape, ImageGrid, VisionTransformer], ImageFeatures]
+    project: Callable[[Tape, Operand, ImageGrid, VisionTransformer], Operand] | None
     layers_path = "model.language_model"
     views_of = slice(3, 7)  # grid, text tokens and batch: all its pages are encoded at once
     least_transformers = "5.23"

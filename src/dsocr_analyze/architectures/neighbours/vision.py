@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Literal
 
+from msgspec import Struct
+
 from dsocr_analyze.architectures.config_file import (
     LARGEST_WIDTH,
     MOST_LAYERS,
@@ -89,8 +91,7 @@ class ImageFeatures:
     kept: tuple[Operand, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LayerKind:
+class LayerKind(Struct, frozen=True, forbid_unknown_fields=True):
     """What distinguishes the layers of a model's vision transformer.
 
     Attributes:
