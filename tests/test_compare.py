@@ -122,39 +122,34 @@ def test_names_that_are_given_twice_are_numbered():
     assert names == ("a", "a (2)", "a (2) (2)", "b", "a (3)")
 
 
-def of_architecture(name, **workload):
+def of_architecture(name):
     model = structs.replace(FIGURES.provenance.model, architecture=name, code_digest=str(name) * 12)
     provenance = structs.replace(FIGURES.provenance, model=model)
-    changed = replace(FIGURES.workload, **workload)
-    return report_of(replace(FIGURES, provenance=provenance, workload=changed))
+    return report_of(replace(FIGURES, provenance=provenance))
 
 
-OTHER_PAGE = {"page": (20, 30), "base_size": 1024, "crop_mode": True}
+ANALYTIC = "by the analytic engine, bfloat16, eager attention"
 
 
 @pytest.mark.parametrize(
-    ("reports", "with_page", "first", "middle", "last"),
+    ("reports", "first", "middle", "last"),
     [
-        ({"x.json": of_architecture("one"), "two:base": of_architecture("two")}, False,
+        ({"x.json": of_architecture("one"), "two:base": of_architecture("two")},
          "Ran: x.json: one: model directory my-model", "; two:base: model directory my-model",
-         " attention; page 600 x 500 pixels, 512 (no crops)"),
-        ({"one": of_architecture("one"), "two": of_architecture("two", **OTHER_PAGE)}, False,
-         "Ran: one: model", "; two: model", " attention; pages 600 x 500, 20 x 30 pixels"),
-        ({"a": of_architecture("one"), "b": of_architecture(None)}, False, "Ran: a: ", "; b: ",
-         "by the analytic engine, bfloat16, eager attention"),
-        ({"a": of_architecture("one"), "b": of_architecture(None)}, True, "Ran: a: ", "; b: ",
-         "attention; page 600 x 500 pixels, 512 (no crops)"),
-        ({"a": ONE, "b": OF_THREE}, False, "Ran: model directory my-model", "",
-         "by the analytic engine, bfloat16, eager attention"),
-        ({"a": ONE, "b": report_of(traced())}, False, "Ran: a: model directory my-model",
+         ANALYTIC),
+        ({"one": of_architecture("one"), "two": of_architecture("two")}, "Ran: one: model",
+         "; two: model", ANALYTIC),
+        ({"a": of_architecture("one"), "b": of_architecture(None)}, "Ran: a: ", "; b: ", ANALYTIC),
+        ({"a": ONE, "b": OF_THREE}, "Ran: model directory my-model", "", ANALYTIC),
+        ({"a": ONE, "b": report_of(traced())}, "Ran: a: model directory my-model",
          "; b: model directory my-model", ""),
     ],
 )  # fmt: skip
-def test_the_first_line_says_what_names_leave_out(reports, with_page, first, middle, last):
+def test_what_ran_says_what_names_leave_out(reports, first, middle, last):
     found = compare(list(reports.items()))
     own = [each.metadata.model.architecture for each in reports.values()]
     assert list(found.architectures) == own
-    line = found.headline(with_page=with_page)
+    line = found.headline()
     assert (line.startswith(first), middle in line, line.endswith(last)) == (True, True, True), line
 
 
@@ -395,7 +390,7 @@ SAID = [
      ["\nvisual_tokens,visual tokens,tokens,small,111,38,1.52"]),
     ("gundam --dtype bfloat16,float32 --page 800x600 --format markdown", "page ",
      ["\nRan: bfloat16: ", "bfloat16, eager attention; float32: ",
-      "; page 800 x 600 pixels, 1024/640 (crops)\\\n",
+      "float32, eager attention\\\nPage of 800 x 600 pixels, views 1024/640",
       "\n| quantity | unit | bfloat16 | float32 |\n"]),
     ("tiny.report --use-flash-attn 0 tiny", "page [FLOPs]: tiny.report",
      ["\nRan: built-in", "(+0, 1.000 x)"]),
@@ -403,7 +398,7 @@ SAID = [
      "page [FLOPs]: gundam 5.858 T; dynamic.json 8.427 T",
      ["Ran: gundam: deepseek-ocr: built-in reference model",
       "; dynamic.json: deepseek-ocr-2: built-in", "; deepseek-ocr-2: built-in",
-      "; page 1240 x 1754 pixels\nPage of 1240 x 1754 pixels", "\nAgainst gundam\n"]),
+      "\nPage of 1240 x 1754 pixels", "\nAgainst gundam\n"]),
     ("--config one.json --config odd.json", "warning: odd.json: ", ["made_up"]),
     (ONE_AND_SIX, f"config keys that differ: language_config.{LAYERS}, {LAYERS}\n",
      ["Ran: ", "Config keys that differ", f"\n{LAYERS} 12 6\n"]),

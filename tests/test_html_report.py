@@ -774,7 +774,7 @@ def hostile_report():
 def compared_page(reports, configs=()):
     found = comparison.compare(reports, configs or None)
     of_all = [report for _, report in reports]
-    return html.comparison_contents(found, of_all, "Ran", found.assumptions, [*configs])
+    return html.comparison_contents(found, of_all, found.assumptions, [*configs])
 
 
 def assert_nothing_ran(browser):

@@ -205,7 +205,6 @@ def _compare(
     for request in requests.values():
         words.warn(context, request.architecture.warnings_of(request.workload))
     made = _of_each([*requests], lambda each: each.model.report(requests[each]), left_out)
-    ways = {(each.model, each.setting.dtype, each.setting.flash_attention) for each in made}
     charted = [
         each
         if isinstance(each, ChartedReport)
@@ -213,7 +212,7 @@ def _compare(
         for each in columns
         if isinstance(each, ChartedReport) or each in made
     ]
-    _show(context, charted, models.configs, stacked, left_out, with_page=len(ways) > 1)
+    _show(context, charted, models.configs, stacked, left_out)
 
 
 def _show(
@@ -222,8 +221,6 @@ def _show(
     configs: Mapping[Path | None, str],
     stacked: str,
     left_out: Mapping[str, str] | None,
-    *,
-    with_page: bool,
 ) -> None:
     """Shows reports beside the first, or with `left_out` as a ranking."""
     given, accuracies = context.params, {} if left_out is None else published_accuracies()
@@ -248,18 +245,17 @@ def _show(
             accuracies=accuracies,
         ))  # fmt: skip
     reports = [each.report for each in charted]
-    headline = found.headline(with_page=with_page)
     shown = [*configs.values()] if len(configs) > 1 else []
 
     def page() -> str:
         from dsocr_analyze.report.html import comparison_contents, render_html
 
         return render_html(comparison_contents(
-            found, reports, headline, [line for each in said.below for line in each.lines], shown
+            found, reports, [line for each in said.below for line in each.lines], shown
         ))  # fmt: skip
 
     said = printing.Said(
-        "\n".join([*found.answer(), headline, found.opening()]), list(found.tables(shown)),
+        "\n".join([*found.answer(), found.headline(), found.opening()]), list(found.tables(shown)),
         [printing.assumptions(context, found.assumptions, found.notes)], [given["plot"]],
         partial(found.as_csv, shown), page,
     )  # fmt: skip

@@ -176,8 +176,8 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True, omit_defaults=True)
             lines.insert(0, f"config keys that differ: {', '.join(keys[:_NAMED_KEYS])}{others}")
         return lines
 
-    def headline(self, *, with_page: bool = False) -> str:
-        """The first line: the models, then, if they differ or on request, the page."""
+    def headline(self) -> str:
+        """What ran."""
         has_several = len(set(self.architectures) - {None}) > 1
         ran = self.ran[:1] if len(set(self.ran)) == 1 else [
             # A name may say the architecture by itself.
@@ -188,11 +188,10 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True, omit_defaults=True)
                 self.names, self.architectures, self.ran, strict=True
             )
         ]  # fmt: skip
-        shared = _pages(each.workload for each in self.columns) if with_page or has_several else ""
-        return f"Ran: {'; '.join(ran)}{shared}"
+        return f"Ran: {'; '.join(ran)}"
 
     def opening(self) -> str:
-        """The second line: sizes, tokens, batches, data types and attention."""
+        """Of what: sizes, tokens, batches, data types and attention."""
         return opening_line(
             [column.workload for column in self.columns],
             (column.dtype for column in self.columns),
@@ -250,23 +249,6 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True, omit_defaults=True)
         columns = ["key", "quantity", "unit", *self.names]  # of which a report may have the name
         # Without dtype=object, a missing value would turn a column's integers into floats.
         return pd.DataFrame(rows, columns=columns, dtype=object)
-
-
-def _pages(workloads: Iterable[Workload]) -> str:
-    """The pages, with their view sizes if all are the same."""
-    read = {each: each.page for each in workloads if each.page is not None}
-    if not read:
-        return ""
-    pages = list(dict.fromkeys(f"{width} x {height}" for width, height in read.values()))
-    sizes = {
-        # As on the command line.
-        f"{each.base_size}/{each.image_size} (crops)"
-        if each.crop_mode
-        else each.image_size and f"{each.image_size} (no crops)"
-        for each in read
-    }
-    views = f", {sizes.pop()}" if len(sizes) == 1 and None not in sizes else ""
-    return f"; page{'s' if len(pages) > 1 else ''} {', '.join(pages)} pixels{views}"
 
 
 def _text(value: Value, unit: str) -> str:

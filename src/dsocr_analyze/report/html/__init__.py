@@ -96,7 +96,6 @@ def _columns(modules: Mapping[str, Module]) -> Mapping[str, Sequence[str | int |
 def comparison_contents(
     found: ComparisonDocument,
     reports: Sequence[Report],
-    headline: str,
     notes: Sequence[str] = (),
     configs: Sequence[str] = (),
 ) -> Contents:
@@ -104,7 +103,7 @@ def comparison_contents(
     return {
         "kind": "comparison",
         "title": _title_beside(found.names, reports),
-        "headline": headline,
+        "headline": f"{found.headline()}. {found.opening()}",
         "names": found.names,
         "rows": found.rows,
         "reports": [*map(_without_modules, reports)],
