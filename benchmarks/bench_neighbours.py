@@ -91,7 +91,7 @@ class WithLimits(Neighbour):
     """A model with the pixel limits of another version's processor."""
 
     def __init__(self, built_in: Neighbour, least: int, largest: int) -> None:
-        super().__init__(built_in.name, *built_in.forwards)
+        super().__init__(built_in.name)
         smart = {**self.data.resizing["smart"], "least": least, "largest": largest}
         self.data = structs.replace(self.data, resizing={"smart": smart})
 

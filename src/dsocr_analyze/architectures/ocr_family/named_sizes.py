@@ -102,6 +102,7 @@ def _clip(c: ClipDimensions, part: Part) -> Named:
 @named.register
 def _encoder(c: EncoderDimensions, part: Part) -> Named:
     part.values.setdefault("n", part.values.get("q", 0) ** 2)
+    part.values["H_kv"] = c.kv_heads  # which pages name even where it is H
     return *_decoder(c, part), (("q", "q"), name("n"))
 
 
