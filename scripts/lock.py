@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OLDEST_PYTHON = "3.11.5"  # pymdown-extensions asks for it
+OLDEST_PYTHON = "3.11"
 
 LOCKS = {
     "audit.txt": ("--group", "audit"),
@@ -34,8 +34,8 @@ def main() -> int:
             "uv", "pip", "compile", *wanted, "--output-file", f"requirements/{name}",
             "--config-file", "requirements/uv.toml", "--constraint", "requirements/torch.txt",
             "--no-emit-package", "torch", "--universal", "--python-version", OLDEST_PYTHON,
-            "--generate-hashes", "--quiet", "--custom-compile-command", "python3 scripts/lock.py",
-            *sys.argv[1:],
+            "--fork-strategy", "fewest", "--generate-hashes", "--quiet",
+            "--custom-compile-command", "python3 scripts/lock.py", *sys.argv[1:],
         ]  # fmt: skip
         status = subprocess.run(command, cwd=ROOT).returncode
         if status:
