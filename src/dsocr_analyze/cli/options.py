@@ -262,7 +262,9 @@ SHARED: Final[Mapping[str, Any]] = {
         group=Seldom(PREDICTION),
     ),
     "concurrency": option(
-        "PAGES", "Pages of the list in flight at a time on a GPU. Default: 16.", group=PREDICTION
+        "PAGES",
+        "Pages of the list in flight at a time on a GPU, at most all of them. Default: 16.",
+        group=PREDICTION,
     ),
     "concurrencies": option(
         "LIST",
