@@ -214,6 +214,14 @@ def test_expected_experts_by_hand(tokens, experts, top_k, touched):
     assert expected_experts(*sizes) == pytest.approx(touched, rel=1e-12)
 
 
+def test_a_token_touches_as_many_experts_as_it_chooses_to_the_last_digit():
+    experts = np.arange(8, 600)
+    for top_k in range(1, 9):
+        assert (expected_experts(1, experts, top_k) == top_k).all()
+    # With a rounding error, they would be fewer than are allowed.
+    assert device("h100-sxm").grouped_experts_seconds(1, 1280, 896, 10, 1) > 0
+
+
 def test_inner_sizes_are_padded_where_the_library_pads_them():
     def seconds(name, activation="silu", gated=True):
         inter = np.array([320, 384])

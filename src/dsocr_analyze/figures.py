@@ -204,8 +204,12 @@ class RoutedExperts:
 
 
 def expected_experts(tokens: Any, experts: Any, per_token: Any) -> Any:
-    """Experts that get one of n tokens, of numbers or arrays: `E (1 - (1 - k/E)^n)`."""
-    return experts * (1 - (1 - per_token / experts) ** tokens)
+    """Experts that get one of n tokens, of numbers or arrays: `E (1 - (1 - k/E)^n)`.
+
+    Those of the first token are whole, whatever is lost in the last digit.
+    """
+    others = experts - per_token
+    return per_token + others * (1 - (others / experts) ** (tokens - 1))
 
 
 @dataclass(frozen=True)
