@@ -116,7 +116,14 @@ def figures(found, names):
             "endpoint_type", "failed", "total_token_throughput", "rtfx", "max_concurrent_requests")}
          | {"backend": "vllm", "input_throughput": 50.0},
          {"program": "vllm bench serve", "failed": 0}),
-        (changed(VLLM, "vllm_version", "v0.11.2"), {"version": "0.11.2"}),
+        *((changed(VLLM, key, "v0.11.2"), {"version": "0.11.2"})
+          for key in ("vllm_version", "version")),
+        # Of one GPU, as --metadata and servers say.
+        (VLLM | {"tp": "1"}, {"requests": 200}),
+        (changed(SGLANG, "server_info.tp_size", 1), {"version": "0.5.5"}),
+        # SGLang counts failed requests only in its details.
+        (SGLANG | {"errors": [*80 * [""], "timeout"]},
+         {"failed": 1, "doubts": "1 of 81 requests failed;"}),
         *((changed(VLLM, "server_version", each), {"version": None})
           for each in ("my build", "1." + 63 * "1")),
         (changed(SGLANG, "backend", "openai-chat"), {"engine": "sglang"}),
@@ -221,6 +228,13 @@ ODD = ("12", True, float("nan"), 10**400)
             ("spec_decode_acceptance_length", 1.9, "speculative decoding"),
             ("failed", 20, r"20 of 220 requests failed; .* at most 5 % fail"),
             ("total_output_tokens", 200, "output_tokens is 200, 1 tokens per request"))),
+        ([(VLLM, "tp"), (SGLANG, "server_info.tp_size"), (SGLANG, "server_info.pp_size"),
+          (SGLANG, "server_info.dp_size")], (2, "4"),
+         "{path} is .*; it must be 1: pages on several GPUs are not predicted"),
+        ([(SGLANG, "server_info.decode"), (SGLANG, "server_info.prefill")], ([{}], [{}, {}]),
+         "{path} is a list; it must be left out: prompts and steps on GPUs of their own"),
+        ([(SGLANG, "errors")], (30 * ["timeout"] + 80 * [""],), "30 of 110 requests failed"),
+        ([(VLLM, "mean_ttft_ms")], (...,), "lacks {path}, .*--percentile-metrics"),
         ([(SGLANG, "request_rate")], ("trace",), "{path} is 'trace'; it must be inf"),
         ([(SGLANG, "accept_length")], (2.7,), "{path} is 2.7; .* speculative decoding"),
         *(([(GENAI, "input_config.perf_analyzer.stimulus")], (value,), said) for value, said in (

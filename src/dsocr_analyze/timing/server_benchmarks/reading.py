@@ -315,6 +315,12 @@ def _programs() -> Mapping[str, _Program]:
     }
 
 
+def _count(kind: str, table: _Fields, key: str) -> int:
+    if kind == "asked" and isinstance(listed := table.values[key], list):
+        return len(listed)
+    return int(table.number(key, least=int(kind != "failed")))
+
+
 def _benchmark(result: _Fields, text: str, file: str) -> ServerBenchmark:
     name = next((each for each, program in _programs().items() if program.wrote(result)), None)
     if name is None:
@@ -326,8 +332,7 @@ def _benchmark(result: _Fields, text: str, file: str) -> ServerBenchmark:
     program.refuse(result)
     texts = program.read(result, program.texts, lambda kind, at, key: at.text(kind, key), "")
     counts = program.defaults | program.read(
-        result, program.counts,
-        lambda kind, at, key: int(at.number(key, least=int(kind != "failed"))), _WHOLE,
+        result, program.counts, _count, _WHOLE,
     )  # fmt: skip
     requests = counts["requests"]
     failed = counts.get("failed", max(0, counts.get("asked", 0) - requests))
