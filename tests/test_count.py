@@ -253,6 +253,28 @@ def test_the_module_and_the_process_are_as_before(error, is_inference):
     assert not _get_current_dispatch_mode_stack()
 
 
+def test_what_forward_gives_a_module_is_taken_from_it():
+    def forward(self, x):
+        self.passes = self.cache["passes"] = 1
+        self.register_buffer("mask", x.clone())
+        self.scale = nn.Parameter(x.clone())
+        self.late = nn.Linear(3, 3)
+        self.layer.register_forward_pre_hook(lambda *_: None)
+        first.remove()
+        return self.late(self.layer(x))
+
+    module = Flow(forward, layer=nn.Linear(3, 3))
+    module.cache = {}
+    first = module.layer.register_forward_hook(lambda *_: None)
+    module.layer.register_forward_hook(lambda *_: None)
+    hooks = [*module.layer._forward_hooks]
+    before = state_of(module)
+    assert count(module, ROWS).total.macs == 2 * 2 * 3 * 3
+    assert (state_of(module), module.cache) == (before, {})
+    assert [*module.layer._forward_hooks] == hooks
+    assert not module.layer._forward_pre_hooks
+
+
 def test_gradients_that_the_caller_has_begun_still_flow():
     module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
     loss = module(ROWS).sum()

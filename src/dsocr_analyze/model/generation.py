@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -413,18 +414,23 @@ def left_as_it_was(
 
 
 def _restorer(modules: Iterable[torch.nn.Module]) -> Callable[[], None]:
-    """What restores the modules' current attributes, buffers and hooks."""
+    """What restores the modules' current attributes, and what dictionaries among these hold.
+
+    Such are children, buffers, hooks (transformers 5 adds some), and caches of a module's own.
+    """
     tables: list[_Table] = []
     for module in modules:
         if not isinstance(module, torch.jit.ScriptModule):  # only its own code changes anything
-            # transformers 5 adds hooks to the layers whose outputs a pass asks for.
-            tables += vars(module), module._buffers, module._forward_hooks
+            own = vars(module)
+            tables.append(own)
+            tables += [each for each in own.values() if type(each) in (dict, OrderedDict)]
     contents = [table.copy() if table else () for table in tables]
 
     def restore() -> None:
         for table, content in zip(tables, contents, strict=True):
             if table or content:
-                table.clear()
+                if [*table] != [*content]:  # another order is another, as of hooks
+                    table.clear()
                 table.update(content)
 
     return restore
