@@ -1,6 +1,7 @@
 """`count`, of any module: what it says, and that nothing stays changed."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -273,6 +274,24 @@ def test_what_forward_gives_a_module_is_taken_from_it():
     assert (state_of(module), module.cache) == (before, {})
     assert [*module.layer._forward_hooks] == hooks
     assert not module.layer._forward_pre_hooks
+
+
+def test_other_threads_may_run_the_module_meanwhile():
+    """Their calls are not counted; a pass of the module waits for one of theirs."""
+    layer, other = nn.Linear(3, 5), ThreadPoolExecutor(1)
+
+    def forward(self, x):
+        called = other.submit(lambda: (self.layer(x), torch.is_grad_enabled()))
+        output, has_gradients = called.result()
+        assert (output.requires_grad, has_gradients) == (True, True)
+        return self.layer(x)
+
+    for hook in (None, lambda *_: None):
+        if hook is not None:
+            layer.register_forward_hook(hook)
+        found = count(Flow(forward, layer=layer), ROWS)
+        assert found.total.flops == 70
+        assert {path: each.calls for path, each in found.by_module.items()} == {"": 1, "layer": 1}
 
 
 def test_gradients_that_the_caller_has_begun_still_flow():

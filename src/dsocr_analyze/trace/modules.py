@@ -1,10 +1,11 @@
 """Follows module calls: the path of the module whose own forward is running.
 
 Each module's `forward` is wrapped, for direct calls too. Hooks of other code on a module work for
-it, so such modules get hooks of ours around those.
+it, so such modules get hooks of ours around those. What other threads call meanwhile runs as is.
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,8 @@ class RunningModules:
         """Paths of the modules called so far."""
         self.customized: set[str] = set()
         """Paths at or above modules with other code's hooks or forward."""
+        self.thread = 0
+        """Whose calls are followed."""
 
     def begin(self, calls: list[str], *, is_call: bool = False) -> None:
         """Starts another pass, whose calls are appended to `calls`; maybe one of the model."""
@@ -70,6 +73,7 @@ class RunningModules:
         forward. It is not kept: a method of this object's owner would keep the model alive.
         """
         self.customized.clear()
+        self.thread = threading.get_ident()
         hooks_all = _has_any_global_hook()
         with undone(self._detach):
             for module, paths in self.paths.items():
@@ -114,10 +118,12 @@ class RunningModules:
     # the stack
 
     def _on_enter(self, module: torch.nn.Module, _: Arguments) -> None:
-        if not self._is_entered(module):
+        if threading.get_ident() == self.thread and not self._is_entered(module):
             self._push(module)
 
     def _on_leave(self, module: torch.nn.Module, _: Arguments, __: Value) -> None:
+        if threading.get_ident() != self.thread:
+            return
         # A failing hook of other code may have kept us from entering this module or leaving others.
         for index in range(len(self.stack) - 1, self._stays - 1, -1):
             if self.stack[index].module is module:
@@ -175,4 +181,6 @@ class _Followed:
     """Whether the module has it, and not its class."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Value:
+        if threading.get_ident() != self.modules.thread:
+            return self.__wrapped__(*args, **kwargs)
         return self.modules.called(self, args, kwargs)
