@@ -294,6 +294,19 @@ def test_other_threads_may_run_the_module_meanwhile():
         assert {path: each.calls for path, each in found.by_module.items()} == {"": 1, "layer": 1}
 
 
+def test_a_backward_pass_that_forward_runs_counts():
+    """Of x [2, 3] W [3, 5]: the product, and those for the gradients of W and x."""
+
+    @torch.enable_grad()
+    def forward(self, x):
+        x = x.clone().requires_grad_()
+        self.layer(x).sum().backward()
+        return x.grad
+
+    found = count(Flow(forward, layer=nn.Linear(3, 5, bias=False)), ROWS)
+    assert found.total.macs == 3 * (2 * 3 * 5)
+
+
 def test_gradients_that_the_caller_has_begun_still_flow():
     module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
     loss = module(ROWS).sum()
