@@ -604,7 +604,26 @@ def test_ocr2_takes_views_that_its_code_runs(size, tokens):
     assert workload.visual_tokens == tokens
 
 
+WIDE_VALUES = {"use_mla": True, "kv_lora_rank": 8, "q_lora_rank": None, "qk_nope_head_dim": 8,
+               "qk_rope_head_dim": 2, "v_head_dim": 11}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_flash_attention_has_no_values_wider_than_keys(name):
+    """Their code pads values to the width of keys."""
+    wide = directory(name, WIDE_VALUES)
+    workload, forms = wide.architecture.plan(page=(1024, 1024)), wide.architecture.forms
+    with pytest.raises(ConfigError, match=r"'v_head_dim' 11\) than its keys \(10\)"):
+        forms.compose(wide.dimensions(), workload, BFLOAT16, True)
+    with pytest.raises(ConfigError, match="values are wider"):
+        DeepSeekOCRSession.from_directory(wide, flash_attention=True)
+    as_wide = directory(name, {**WIDE_VALUES, "v_head_dim": 10})
+    forms.compose(as_wide.dimensions(), workload, BFLOAT16, True)
+
+
 def test_unlimited_has_no_flash_attention():
+    with pytest.raises(ConfigError, match="eager only"):
+        DeepSeekOCRSession.from_directory(DIRECTORY[UNLIMITED.name], flash_attention=True)
     dimensions, workload = DIRECTORY[UNLIMITED.name].dimensions(), UNLIMITED.plan(**SQUARE)
     for asked in (UNLIMITED.forms.compose, UNLIMITED.forms.prefill_bytes_alive):
         with pytest.raises(ConfigError, match="eager only"):

@@ -138,11 +138,14 @@ class DeepSeekOCRSession:
         directory.config_findings.check_traced(directory.code)
         directory.check_values()
         torch_device = parse_device(device)
+        dimensions: ModelDimensions | None = None
+        with suppress(ConfigError):
+            dimensions = directory.dimensions()
         if flash_attention:
             _require_flash_attention(torch_device)
-        window = None
-        with suppress(ConfigError):
-            window = directory.dimensions().decoder.sliding_window
+            if dimensions is not None and directory.code != "other":
+                directory.architecture.forms.model.check_flash(dimensions)
+        window = None if dimensions is None else dimensions.decoder.sliding_window
         return cls(
             load_model(
                 directory,

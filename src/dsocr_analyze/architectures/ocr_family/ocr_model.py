@@ -10,6 +10,7 @@ from dsocr_analyze.architectures.config_file import Config, KeyTable
 from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
 from dsocr_analyze.architectures.views import PageRule
+from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import (
     DECODE_STAGE,
     PREFILL_STAGE,
@@ -52,8 +53,19 @@ class OcrModel(ABC):
     def read_dimensions(self, config: Config) -> ModelDimensions:
         """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
 
-    def check_flash(self, dimensions: Any) -> None:  # noqa: B027  # most have it
-        """Raises ConfigError if the model's code has no FlashAttention."""
+    def check_flash(self, dimensions: Any) -> None:
+        """Raises ConfigError if the model's code has no FlashAttention, or it fails.
+
+        Latent attention pads values to the width of keys (`DeepseekV2FlashAttention2`).
+        """
+        decoder = dimensions.decoder
+        if decoder.use_mla and decoder.v_head_dim > decoder.head_dim:
+            raise ConfigError(
+                "flash_attention=True is not supported: latent attention's values are wider"
+                f" ('v_head_dim' {decoder.v_head_dim}) than its keys ({decoder.head_dim}); give"
+                " flash_attention=False",
+                arguments=["flash_attention"],
+            )
 
     def repeats(self, dimensions: Any) -> Callable[[str], str | None] | None:
         """Maps the path of a module to a name that it shares with those that are alike.

@@ -89,6 +89,7 @@ class _UnlimitedOCR(DeepSeekOCR):
 
     def check_flash(self, dimensions: ClipModelDimensions) -> None:
         """Raises ConfigError if attention is plain, which is eager only."""
+        super().check_flash(dimensions)
         if not dimensions.decoder.use_mla:
             raise ConfigError(
                 "flash_attention=True is not supported: unlimited-ocr's attention is eager only,"
