@@ -16,6 +16,7 @@ import pytest
 import torch
 import vendor_like
 from both_engines import small_directory
+from PIL import Image
 from process_state import settings
 from test_running import contexts
 from transformers import PretrainedConfig, PreTrainedModel, modeling_flash_attention_utils
@@ -26,6 +27,7 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.model import forward, loading, process_settings
 from dsocr_analyze.trace.composites import Composites
 from dsocr_analyze.trace.passes import trace_module
+from dsocr_analyze.workload import image_file
 
 META = torch.device("meta")
 RUNS, THREADS = 100, 12
@@ -295,6 +297,12 @@ class TestAForkedProcess:
         with busy_in(context):
             assert forked(lambda: settings() == before and has_entered())
         assert settings() == before
+
+    def test_reads_images_though_another_thread_was_reading_one(self, tmp_path):
+        Image.new("1", (30, 20)).save(tmp_path / "page.png")
+        with busy_in(lambda: image_file._pillow_settings):
+            pages = image_file.ImagePages(tmp_path / "page.png")
+            assert forked(lambda: next(pages.sizes()) == (30, 20))
 
     def test_undoes_a_change_once_even_if_it_is_forked_itself(self):
         times = []

@@ -52,12 +52,7 @@ _pillow_settings = threading.Lock()
 def _free_lock() -> None:
     """For a forked process, which may lack the thread that held the lock."""
     global _pillow_settings
-    _PDF: Final = (
-        "it is a PDF, whose pages dsocr-analyze archive counts; give a PNG, JPEG, TIFF or WebP file"
-    )
-
-
-_pillow_settings = threading.Lock()
+    _pillow_settings = threading.Lock()
 
 
 if sys.platform != "win32":
