@@ -53,8 +53,7 @@ class PixelWork(NamedTuple):
         """Pixels of both passes from one size to another; Pillow resizes the width first."""
         import numpy as np
 
-        pixels: Size = height * np.maximum(width, wide) + wide * np.maximum(height, high)
-        return pixels
+        return height * np.maximum(width, wide) + wide * np.maximum(height, high)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from dsocr_analyze.tape import (
     made,
     size_of,
 )
-from dsocr_analyze.tape.polynomial import Monomial, Polynomial, Symbol, Terms, text_of, without
+from dsocr_analyze.tape.polynomial import Polynomial, Symbol, quotient_of, text_of, without
 
 # --- sizes with a name and a value -------------------------------------------------------------
 
@@ -68,7 +68,7 @@ class Example(Polynomial):
 
     def __floordiv__(self, divisor: Size) -> Example:
         """The quotient, rounded down: a polynomial, or else a size of its own."""
-        quotient = _exact(self.terms, divisor)
+        quotient = quotient_of(self.terms, divisor)
         if quotient is None and isinstance(divisor, int) and not self.value % divisor:
             self._note(True, "is a multiple of", divisor, "")
             quotient = {monomial: Fraction(each) / divisor for monomial, each in self.terms.items()}
@@ -120,34 +120,6 @@ def _derived(template: str, function: Callable[..., Size], sizes: tuple[Size, ..
 def value_of(size: Size) -> int:
     """The value of a size: an integer is its own."""
     return size.value if isinstance(size, Example) else size
-
-
-def _exact(terms: Terms, divisor: Size) -> Terms | None:
-    """Terms divided, a number rounded down; None if a quotient may not be whole."""
-    found = {}
-    for monomial, each in terms.items():
-        divided = _divided(monomial, each, divisor)
-        if divided is None:
-            return None
-        left, number = divided
-        if not left:
-            number = Fraction(number.numerator // number.denominator)
-        elif (number * math.prod(size.multiple for size in left)).denominator != 1:
-            return None
-        if number:
-            found[left] = number if number.denominator != 1 else number.numerator
-    return found
-
-
-def _divided(
-    monomial: Monomial, coefficient: int | Fraction, divisor: Size
-) -> tuple[Monomial, Fraction] | None:
-    """A term divided by a number or a term; None if that is not a factor."""
-    if len(Polynomial.of(divisor).terms) != 1:
-        return None
-    ((sizes, number),) = Polynomial.of(divisor).terms.items()
-    left = without(monomial, sizes)
-    return None if left is None else (left, Fraction(coefficient) / number)
 
 
 # --- calls -------------------------------------------------------------------------------------

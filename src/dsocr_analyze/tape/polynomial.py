@@ -43,16 +43,12 @@ class Symbol(str):
 
     __slots__ = ("function", "least", "most", "multiple", "sizes", "template", "value")
 
-    least: int
-    multiple: int
-    most: Size | None
-    function: Callable[..., Size] | None
-    sizes: tuple[Size, ...]
-    template: str
-    value: int
+    def __new__(cls, name: str, *_: Any, **__: Any) -> Self:
+        """A name, whose attributes follow."""
+        return super().__new__(cls, name)
 
-    def __new__(
-        cls,
+    def __init__(
+        self,
         name: str,
         least: int = 1,
         most: Size | None = None,
@@ -61,12 +57,9 @@ class Symbol(str):
         multiple: int = 1,
         template: str = "",
         value: int = 0,
-    ) -> Symbol:
-        """A name with these attributes."""
-        symbol = super().__new__(cls, name)
-        symbol.least, symbol.most, symbol.function, symbol.sizes = least, most, function, sizes
-        symbol.multiple, symbol.template, symbol.value = multiple, template or name, value
-        return symbol
+    ) -> None:
+        self.least, self.most, self.function, self.sizes = least, most, function, sizes
+        self.multiple, self.template, self.value = multiple, template or name, value
 
 
 Monomial: TypeAlias = tuple[Symbol, ...]
@@ -169,17 +162,12 @@ class Polynomial:
     def __rsub__(self, other: int) -> Self:
         return -self + other
 
-    def __floordiv__(self, divisor: int) -> Polynomial:
-        """The quotient; raises ArithmeticError unless the division is exact for every size.
-
-        A coefficient is a fraction if the sizes that it multiplies are known to make up for it.
-        """
-        terms: dict[Monomial, int | Fraction] = {}
-        for monomial, each in self.terms.items():
-            if each * math.prod(size.multiple for size in monomial) % divisor:
-                raise ArithmeticError(f"{self} is not a multiple of {divisor} for every size")
-            terms[monomial] = Fraction(each, divisor) if each % divisor else each // divisor
-        return Polynomial(terms)
+    def __floordiv__(self, divisor: Size) -> Polynomial:
+        """The quotient, rounded down; ArithmeticError if it is no polynomial for every size."""
+        quotient = quotient_of(self.terms, divisor)
+        if quotient is None:
+            raise ArithmeticError(f"{self} is not a multiple of {divisor} for every size")
+        return Polynomial(quotient)
 
     def __gt__(self, other: Size) -> bool:
         """Whether a size is above another; raises ArithmeticError if their limits don't decide."""
@@ -215,6 +203,28 @@ class Polynomial:
         return text_of(self.terms)
 
     __repr__ = __str__
+
+
+def quotient_of(terms: Terms, divisor: Size) -> Terms | None:
+    """Terms divided by a number or a term, a number rounded down; None if one may not be whole.
+
+    A coefficient is a fraction if the sizes that it multiplies are known to make up for it.
+    """
+    if len(Polynomial.of(divisor).terms) != 1:
+        return None
+    [(sizes, number)] = Polynomial.of(divisor).terms.items()
+    found = {}
+    for monomial, coefficient in terms.items():
+        left, quotient = without(monomial, sizes), Fraction(coefficient) / number
+        if left is None:
+            return None
+        if not left:
+            quotient = Fraction(math.floor(quotient))
+        elif (quotient * math.prod(size.multiple for size in left)).denominator != 1:
+            return None
+        if quotient:
+            found[left] = quotient if quotient.denominator != 1 else quotient.numerator
+    return found
 
 
 def text_of(
@@ -454,10 +464,15 @@ class SymbolicTape(Tape):
             self._reach((count - 1) * output + level for level in levels)
         else:
             number = self.derived(f"number of {name}", lambda size: size, count, most=most)
+            # The last of them meets the outputs of the others.
             self._reach(
-                self.derived(f"level of {name}", _level_of_last, number, output, level)
+                self.derived(
+                    f"level of {name}",
+                    lambda count, output, level: minimum(count, 1) * ((count - 1) * output + level),
+                    number, output, level,
+                )
                 for level in levels
-            )
+            )  # fmt: skip
         outputs = [self.empty(count * n, dtype)]
         self._levels[self.stage].pop()  # no level above those of the calls
         return outputs
@@ -513,8 +528,3 @@ class SymbolicTape(Tape):
     ) -> None:
         """Adds the work of one operator to the running stage."""
         self._add(work, self._times)
-
-
-def _level_of_last(count: Size, output: Size, level: Size) -> Size:
-    """What the last of equal calls adds to memory beside the outputs of the others."""
-    return minimum(count, 1) * ((count - 1) * output + level)
