@@ -34,9 +34,9 @@ from dsocr_analyze.trace.passes import (
     batch_work,
     ledger_of,
     stage_figures,
-    step_stretches,
     trace_passes,
 )
+from dsocr_analyze.workload import step_stretches
 
 WORKLOAD = plan_workload(page=(640, 640))
 NONE: dict = {name: {} for name in DEFAULT.stage_names}

@@ -44,11 +44,10 @@ from dsocr_analyze.trace.passes import (
     ledger_of,
     linear_stretches,
     stage_figures,
-    step_stretches,
     trace_passes,
 )
 from dsocr_analyze.version import VERSION
-from dsocr_analyze.workload import AnyWorkload, PageWorkload
+from dsocr_analyze.workload import AnyWorkload, PageWorkload, step_stretches
 
 LARGEST_TRACED_BATCH: Final = 1024
 """The vision stages of so many pages take about a minute."""

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import filterfalse, pairwise, starmap
+from itertools import filterfalse
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -338,15 +338,6 @@ def causal_savable_flops(
         first, second = traces.decode_steps[-1], traces.longer_step
     growth = growing_work(second, routed_expert).minus(growing_work(first, routed_expert))
     return growth.matrix_flops * (workload.seq_len * (workload.seq_len - 1) // 2)
-
-
-def step_stretches(new_tokens: int, cuts: Sequence[int]) -> list[range]:
-    """Ranges of decode steps of `new_tokens`, cut before the steps whose work changes in kind.
-
-    The prefill pass yields one token, each step another.
-    """
-    bounds, steps = [0, *cuts, new_tokens - 1], range(new_tokens - 1)
-    return [*filter(None, map(steps.__getitem__, starmap(slice, pairwise(bounds))))]
 
 
 def linear_stretches(steps: range, run: Callable[[int], Work]) -> list[range]:

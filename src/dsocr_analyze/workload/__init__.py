@@ -1,7 +1,9 @@
 """The work that a page, a mode and a prompt mean for the model; no torch in this room."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise, starmap
 from typing import Any, Final, TypeAlias
 
 from dsocr_analyze.errors import PageError, WorkloadError, did_you_mean
@@ -185,6 +187,15 @@ def beyond_positions(beyond: int, counted: str, max_positions: int) -> str:
         f"{beyond:,} of {counted} exceed the decoder's max_position_embeddings,"
         f" {max_positions}; they are counted anyway"
     )
+
+
+def step_stretches(new_tokens: int, cuts: Sequence[int]) -> list[range]:
+    """Ranges of decode steps of `new_tokens`, cut before the steps whose work changes in kind.
+
+    The prefill pass yields one token, each step another.
+    """
+    bounds, steps = [0, *cuts, new_tokens - 1], range(new_tokens - 1)
+    return [*filter(None, map(steps.__getitem__, starmap(slice, pairwise(bounds))))]
 
 
 # --- prompts ---------------------------------------------------------------------------------

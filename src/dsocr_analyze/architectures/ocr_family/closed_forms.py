@@ -51,7 +51,7 @@ from dsocr_analyze.kernels import (
     total_work,
 )
 from dsocr_analyze.tape import Size
-from dsocr_analyze.workload import PageWorkload
+from dsocr_analyze.workload import PageWorkload, step_stretches
 
 _HEAD: Final = ("", "lm_head")
 """Paths of a peak in the head: the model itself casts the logits."""
@@ -149,19 +149,16 @@ class ClosedForms:
         flash: bool,
     ) -> Work:
         """Work of all decode steps, which within a stretch is affine in the cache."""
-        steps, start, total = workload.max_new_tokens - 1, 0, NO_WORK
-        for cut in (*c.step_cuts(workload.seq_len), steps):
-            n = max(min(cut, steps) - start, 0)
-            works = [] if start else [first]  # of the first two steps of the stretch
-            while len(works) < min(n, 2):
-                p = _pass_of_step(c, workload, start + len(works), flash=flash)
+        total = NO_WORK
+        for stretch in step_stretches(workload.max_new_tokens, c.step_cuts(workload.seq_len)):
+            works, n = [] if stretch[0] else [first], len(stretch)
+            for number in stretch[len(works) : 2]:
+                p = _pass_of_step(c, workload, number, flash=flash)
                 kernels = step(self.model, c, p, dtype).kernels
                 works.append(total_work(map(attrgetter("total"), kernels)))
-            if n:
-                total = total.plus(works[0].times(n))
+            total = total.plus(works[0].times(n))
             if n > 1:
                 total = total.plus(works[1].minus(works[0]).times(n * (n - 1) // 2))
-            start += n
         return total
 
     def step_kernels(
