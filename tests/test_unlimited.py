@@ -190,7 +190,7 @@ def test_a_decode_step_knows_what_it_finds_and_what_it_overwrites(
     number, window, cached, keys, slot
 ):
     step = CacheStep(10, number, window)
-    assert (step.cached_tokens, step.keys, step.slot) == (cached, keys, slot)
+    assert (step.cached_tokens, keys_of(step), step.slot) == (cached, keys, slot)
     assert step.position == 9 + number
 
 
@@ -248,6 +248,11 @@ def test_what_lies_in_the_cache_before_the_first_step_is_the_prompt():
     logits = steps_over(model, tokens, cache, range(6, 12))
     assert cache.get_seq_length() == 6 + WINDOW
     torch.testing.assert_close(logits, recomputed(model, tokens, 6, WINDOW)[:, -1:], **CLOSE)
+
+
+def keys_of(step):
+    """Keys that a step attends to: as many as the next one finds."""
+    return dataclasses.replace(step, number=step.number + 1).cached_tokens
 
 
 def state_of(cache):
@@ -402,10 +407,10 @@ def test_the_outside_witness_counts_what_was_recorded(path, golden):
                 model, lambda at=step.position: UNLIMITED_OCR.decode_inputs(META, page, at), found
             )
             assert counts == (row["total"], row["lm_head"])
-            assert after.get_seq_length() == row["cache_after"] == step.keys
-            assert step.keys == row["keys_attended"]
+            assert after.get_seq_length() == row["cache_after"] == keys_of(step)
+            assert keys_of(step) == row["keys_attended"]
             held = sum(part.numel() * part.element_size() for pair in after for part in pair)
-            assert held == row["kv_cache_bytes_bf16"] == BYTES_A_TOKEN * step.keys
+            assert held == row["kv_cache_bytes_bf16"] == BYTES_A_TOKEN * keys_of(step)
 
 
 # ------------------------------------------------------------- beside the vendor's files: logits
@@ -467,6 +472,6 @@ class TestVendor:
                         arguments = UNLIMITED_OCR.decode_inputs(CPU, page, step.position)
                         arguments["input_ids"] += number
                         logits.append(model(**arguments, past_key_values=cache).logits)
-                        assert cache.get_seq_length() == step.keys
+                        assert cache.get_seq_length() == keys_of(step)
                 found.append(torch.cat(logits, dim=1))
             assert torch.equal(*found)

@@ -169,11 +169,6 @@ class CacheStep:
         return self.prompt_tokens + min(self.number - 1, self.window or self.number)
 
     @property
-    def keys(self) -> int:
-        """Keys that the step attends to, its own included: S + min(k, W)."""
-        return self.prompt_tokens + min(self.number, self.window or self.number)
-
-    @property
     def slot(self) -> int | None:
         """Index of the generated token that the step overwrites; None if it appends."""
         if self.window is None or self.number <= self.window:
