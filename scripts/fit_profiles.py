@@ -44,7 +44,6 @@ from kernel_tables import KINDS, SYSTEMS, data_directory, read_rows
 from numpy.typing import NDArray
 
 from dsocr_analyze.hardware import coefficients as records
-from dsocr_analyze.hardware.attention_times import GROUPS, IDLE
 from dsocr_analyze.hardware.devices import Gpu, gpu_catalogue
 from dsocr_analyze.hardware.kernel_times import (
     AS_BY_TOKENS,
@@ -54,6 +53,8 @@ from dsocr_analyze.hardware.kernel_times import (
     BY_ROWS,
     BY_TOKENS,
     BY_TOKENS_8,
+    GROUPS,
+    IDLE,
     TILES,
 )
 

@@ -27,7 +27,7 @@ from dsocr_analyze.architectures.ocr_family.closed_forms import _logits_bytes
 from dsocr_analyze.cli import main
 from dsocr_analyze.errors import DeviceError, WorkloadError
 from dsocr_analyze.figures import BytesAlive, MemoryFigures, Peak, expected_experts
-from dsocr_analyze.hardware import attention_times, device, kernel_times, profile as profiles
+from dsocr_analyze.hardware import device, kernel_times, profile as profiles
 from dsocr_analyze.hardware.coefficients import COEFFICIENTS, coefficients_of
 from dsocr_analyze.hardware.devices import (
     Gpu,
@@ -549,9 +549,9 @@ def cache_us(keys, batch=1, heads=1, kv_heads=1, head_dim=128, **changed):
         # Nine sequences keep ten SMs busy; of six, three parts each take two waves of a third.
         (768, 9, 0, 12), (768, 6, 0, 2 * 4 + 3),
         # FlashAttention-3 leaves the four SMs idle; of four sequences, it splits each in two.
-        (768, 6, attention_times.IDLE, 12), (768, 4, attention_times.IDLE, 6 + 3),
+        (768, 6, kernel_times.IDLE, 12), (768, 4, kernel_times.IDLE, 6 + 3),
         # FlashAttention-2 splits no keys of heads that share none.
-        (1280, 1, attention_times.GROUPS, 20),
+        (1280, 1, kernel_times.GROUPS, 20),
     ],
 )  # fmt: skip
 def test_keys_are_split_as_a_library_splits_them(keys, batch, splits, us):
@@ -571,7 +571,7 @@ def test_a_tile_starts_and_reads_as_its_heads_are_many(heads, start, row):
 
 
 def test_a_tile_of_flash_attention_2_takes_longer_for_each_head():
-    library = {"splits": attention_times.GROUPS, "tall_tile": 0.5, "tile_us": 1.0}
+    library = {"splits": kernel_times.GROUPS, "tall_tile": 0.5, "tile_us": 1.0}
     starts = [cache_us(64, 8, heads, **library) for heads in (1, 8, 32)]
     assert starts == pytest.approx([1 + 0.5 / 16, 1.25, 2])
 

@@ -81,8 +81,8 @@ class ScaledGemmCoefficients:
 
 
 @dataclass(frozen=True)
-class EncoderCoefficients:
-    """Fused attention of every query over every key, as in encoders (20)."""
+class _AttentionCoefficients:
+    """What fused attention with many queries has in common."""
 
     tile_queries: int
     tile_keys: int
@@ -99,12 +99,19 @@ class EncoderCoefficients:
     block_us: float
     """Per block of keys."""
     tile_us: float
-    """Start-up of a tile with heads of 64; it grows with the square of their size."""
+    """Start-up of a tile; an encoder's with heads of 64, as it grows with the square of their
+    size."""
     whole_waves: float
     combine_us: float
     memory_share: float
     l2_share: float
     norm: float
+
+
+@dataclass(frozen=True)
+class EncoderCoefficients(_AttentionCoefficients):
+    """Fused attention of every query over every key, as in encoders (20)."""
+
     launch_us: float
     late_us: float
     """Launch time of long sequences, times 1 - exp(-keys / late_keys)."""
@@ -117,24 +124,9 @@ class EncoderCoefficients:
 
 
 @dataclass(frozen=True)
-class PrefillCoefficients:
+class PrefillCoefficients(_AttentionCoefficients):
     """Fused causal attention with many queries (20). What has no word is as an encoder's."""
 
-    tile_queries: int
-    tile_keys: int
-    slots: int
-    head_step: int
-    splits: int
-    share: float
-    softmax: float
-    block_us: float
-    tile_us: float
-    """Start-up of a tile."""
-    whole_waves: float
-    combine_us: float
-    memory_share: float
-    l2_share: float
-    norm: float
     longest: float
     """Longest tile and balanced sum combine as a (1 + longest)-norm."""
     launch_us: float
@@ -152,7 +144,7 @@ class GenerationCoefficients:
     tile_keys: int
     slots: int
     splits: int
-    """When the library splits keys: a constant of `attention_times`, or 0 for whenever it is
+    """When the library splits keys: a constant of `kernel_times`, or 0 for whenever it is
     faster."""
     few_heads: int
     """Most heads of a key head that run FlashInfer's kernel without matrix units."""

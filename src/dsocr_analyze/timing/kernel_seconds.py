@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from dsocr_analyze.errors import DeviceError
 from dsocr_analyze.figures import expected_experts
-from dsocr_analyze.hardware.attention_times import ATTENTION_SIZES
 from dsocr_analyze.hardware.devices import Gpu
+from dsocr_analyze.hardware.kernel_times import ATTENTION_SIZES
 from dsocr_analyze.hardware.machine import Floats, Machine
 from dsocr_analyze.hardware.timed_device import CpuKernels, Device, product_types
 from dsocr_analyze.kernels import (
