@@ -23,6 +23,7 @@ from dsocr_analyze.model.directory import (
 from dsocr_analyze.workload import text_parts
 
 if TYPE_CHECKING:
+    from dsocr_analyze.archive.seconds import TimeRequested
     from dsocr_analyze.timing.predict import TimeRequest
 
 SIZES: Final[options.Added] = {
@@ -296,3 +297,12 @@ def request_with_report(context: typer.Context) -> TimeRequest | None:
     from dsocr_analyze.cli.time_requests import request_from
 
     return request_from(context, gpus)
+
+
+def requested_of_many(context: typer.Context) -> TimeRequested | None:
+    """Those of many pages; None without a GPU; raises AnalyzeError."""
+    if not (gpus := options.gpus_asked(context)):
+        return None
+    from dsocr_analyze.cli.time_requests import of_many_pages
+
+    return of_many_pages(context, gpus)

@@ -156,7 +156,7 @@ def _batches(
 ) -> Iterator[tuple[Pages, NDArray[np.float64]]]:
     """The pages of the list, or of the sizes in the options, and how many each stands for."""
     from dsocr_analyze.archive.planned_pages import batches_of
-    from dsocr_analyze.cli.arrow import spare_pandas
+    from dsocr_analyze.row_files import spare_pandas
 
     file, page, mix = map(context.params.get, ("file", "page", "mix"))
     if file is not None:

@@ -192,7 +192,7 @@ def _lengths_asked(context: typer.Context) -> Callable[[int], OutputLengths]:
                 "--new-tokens-from gives the output lengths; leave out --mean-new-tokens and"
                 " --share-at-limit"
             )
-        from dsocr_analyze.cli.arrow import spare_pandas
+        from dsocr_analyze.row_files import spare_pandas
         from dsocr_analyze.timing.length_files import read_lengths
 
         spare_pandas()
