@@ -91,6 +91,18 @@ class StrictError(AnalyzeError):
     exit_code = 3
 
 
+def refuse(
+    error: type[AnalyzeError], *rules: tuple[object, str], arguments: Sequence[str] = ()
+) -> None:
+    """Raises an error for the first of some rules that is broken: what is wrong, and the message.
+
+    `arguments` are those that any of the messages name.
+    """
+    for is_wrong, message in rules:
+        if is_wrong:
+            raise error(message, arguments=arguments)
+
+
 # --- what was meant --------------------------------------------------------------------------
 
 
@@ -112,6 +124,16 @@ def in_any_case(name: str, choices: Iterable[str]) -> str | None:
     folded = name.strip().casefold()
     found = [each for each in names if each.casefold() == folded]
     return found[0] if len(found) == 1 else None
+
+
+def chosen(argument: str, value: str, choices: Iterable[str]) -> str:
+    """The choice that equals an argument's value in any case; raises WorkloadError."""
+    names = tuple(choices)
+    found = in_any_case(value, names)
+    if found is None:
+        right = f"{did_you_mean(value, names)}use {', '.join(names)}"
+        raise WorkloadError(f"{argument} {value!r} is unknown; {right}", arguments=[argument])
+    return found
 
 
 def near_to(name: str, choices: Iterable[str], most: int = 3) -> tuple[str, ...]:

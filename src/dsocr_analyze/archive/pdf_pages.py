@@ -19,7 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
-from dsocr_analyze.errors import PageError
+from dsocr_analyze.errors import PageError, refuse
 from dsocr_analyze.input_files import opened
 from dsocr_analyze.workload import check_page
 
@@ -177,10 +177,11 @@ def _pixels(page: Mapping[str, Any], dpi: int) -> tuple[int, int]:
             left, low, right, high = inner
     unit = _number(page.get("/UserUnit", 1))
     turn = _number(page.get("/Rotate", 0))
-    if unit <= 0:
-        raise PageError(f"its UserUnit {float(unit):g} is not a valid size")
-    if turn % 90:
-        raise PageError(f"its Rotate {float(turn):g} is not a multiple of 90")
+    refuse(
+        PageError,
+        (unit <= 0, f"its UserUnit {float(unit):g} is not a valid size"),
+        (turn % 90, f"its Rotate {float(turn):g} is not a multiple of 90"),
+    )
     scale = unit * dpi / 72  # points per inch
     width, height = (int(side * scale + Fraction(1, 2)) for side in (right - left, high - low))
     return (height, width) if turn % 180 else (width, height)

@@ -19,6 +19,7 @@ from dsocr_analyze.errors import (
     OutputError,
     StrictError,
     TrustError,
+    chosen,
     did_you_mean,
 )
 from dsocr_analyze.gate.budgets import (
@@ -351,9 +352,7 @@ def _report(
     config, stages, hf_config, model = (
         None if path is None else folder / path for path in files_of(asked)
     )
-    name = options.chosen(
-        "engine", asked["engine"] or (engine if stages is None else "trace"), ENGINES
-    )
+    name = chosen("engine", asked["engine"] or (engine if stages is None else "trace"), ENGINES)
     directory = page_options.model_directory_from(
         # Never a directory that happens to be in `models`: a check must be the same on every
         # machine.

@@ -12,7 +12,7 @@ import typer
 from dsocr_analyze.analysis import Engine, start_torch
 from dsocr_analyze.architectures import DEFAULT, PageRequest
 from dsocr_analyze.cli import help_text, options, page_options, printing, streams, words
-from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.errors import WorkloadError, chosen
 from dsocr_analyze.escaping import visible
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.trust import record_trust, trust_store
@@ -177,7 +177,7 @@ def tree(
     )  # fmt: skip
     words.print_config_findings(context, directory, by_closed_forms=False)
     if stage is not None:
-        stage = options.chosen("--stage", stage, directory.architecture.stage_names)
+        stage = chosen("--stage", stage, directory.architecture.stage_names)
     is_traced = asked["trace"] and not leaves and undescribed is None
     idle = [option for name, option in given.items() if name in page_options.OF_A_PAGE]
     if idle and not is_traced:

@@ -117,7 +117,7 @@ def in_any_case(
     several = [] if value is None else value.split(",")
     if several[1:] and all(errors.in_any_case(each, choices) for each in several):
         raise WorkloadError(repeated(parameter, several, context))
-    return None if value is None else chosen(parameter.opts[0], value, choices)
+    return None if value is None else errors.chosen(parameter.opts[0], value, choices)
 
 
 def switch(parameter: typer.CallbackParam, value: int | None) -> int | None:
@@ -460,15 +460,6 @@ EVERYWHERE: Final[Added] = {"quiet": (bool, False), "help_all": (bool, False)}
 
 
 # --- values ---------------------------------------------------------------------------------------
-
-
-def chosen(argument: str, value: str, choices: Sequence[str]) -> str:
-    """The choice that equals an argument's value in any case; raises WorkloadError."""
-    found = errors.in_any_case(value, choices)
-    if found is None:
-        right = f"{errors.did_you_mean(value, choices)}use {', '.join(choices)}"
-        raise WorkloadError(f"{argument} {value!r} is unknown; {right}", arguments=[argument])
-    return found
 
 
 def _listed(argument: str, text: str) -> tuple[str, ...]:

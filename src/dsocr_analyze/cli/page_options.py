@@ -13,7 +13,7 @@ import typer
 from dsocr_analyze import architectures, input_files
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.cli import options, streams
-from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError
+from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError, refuse
 from dsocr_analyze.extras import require_extra
 from dsocr_analyze.model.directory import (
     ModelDirectory,
@@ -63,7 +63,8 @@ def model_directory_from(
 
     Without `trust_remote_code`, one under `MODELS` is taken only if it is trusted.
     """
-    for is_wrong, why in (
+    refuse(
+        WorkloadError,
         (stages and sliding_window is not None,
          f"--sliding-window {sliding_window} is for known architectures; leave it out with"
          f" --stages {stages}"),
@@ -73,9 +74,7 @@ def model_directory_from(
          and not ModelDirectory.of_config(hf_config, None).of_transformers,
          f"--hf-config {hf_config} only names a model; define its stages and inputs too:"
          f" --stages FILE, which dsocr-analyze stages --hf-config {hf_config} drafts"),
-    ):  # fmt: skip
-        if is_wrong:
-            raise WorkloadError(why)
+    )  # fmt: skip
     if stages is not None:
         found = _of_its_own(model, config, hf_config, architectures.described_architecture(stages))
         if found is None:

@@ -13,7 +13,7 @@ import typer
 from dsocr_analyze.architectures import PageRequest
 from dsocr_analyze.archive import pdf_pages, setting, table_files
 from dsocr_analyze.cli import help_text, options, page_options, printing, streams, words
-from dsocr_analyze.errors import FormatError, WorkloadError
+from dsocr_analyze.errors import FormatError, WorkloadError, refuse
 from dsocr_analyze.input_files import exists
 from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
@@ -445,16 +445,15 @@ def _timer(
 def _check(given: Mapping[str, Any], *, has_gpu: bool) -> None:
     """Raises, before any work, for options that contradict each other."""
     batch_size, output, listed = given["batch_size"], given["output"], given["pages"]
-    for is_wrong, why in (
+    refuse(
+        WorkloadError,
         (batch_size != 1 and output is not None,
          f"--output {output} has one row per page, and a page of a batch has no cost of its own;"
          f" leave out --output, or --batch-size {batch_size}"),
         (batch_size != 1 and has_gpu,
          f"--batch-size {batch_size} has no effect on seconds: a GPU takes the pages of a list as"
          f" they come; give --concurrency {batch_size} instead"),
-    ):  # fmt: skip
-        if is_wrong:
-            raise WorkloadError(why)
+    )  # fmt: skip
     if output is not None and exists(output) and exists(listed) and output.samefile(listed):
         raise FormatError(f"--output {str(output)!r} is the list of pages itself; give another")
 

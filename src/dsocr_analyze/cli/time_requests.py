@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -11,7 +10,7 @@ import typer
 
 from dsocr_analyze.archive.axes import parse_numbers
 from dsocr_analyze.cli import kept_files, options, words
-from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.errors import WorkloadError, chosen, refuse
 from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.hardware.timed_device import STORED_BITS, dtype_name
 from dsocr_analyze.report.table import percent_text
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 _MOST_POINTS: Final = 1_000
 _MOST_CHUNK: Final = 1 << 20
 _HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
-_DEADLINE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>[mhd]?)")
-_DEFAULTS: Final = {name: default for name, (_, default) in options.SECONDS_OF_A_PAGE.items()}
+DEFAULTS: Final = {name: default for name, (_, default) in options.SECONDS_OF_A_PAGE.items()}
+"""Values of `options.SECONDS_OF_A_PAGE`."""
 
 
 def time_request(
@@ -38,10 +37,9 @@ def time_request(
 
     Missing ones are the defaults. Raises AnalyzeError.
     """
-    asked = {**_DEFAULTS, **given}
+    asked = {**DEFAULTS, **given}
     names = [
-        options.chosen("runtime", name.strip(), runtimes.RUNTIMES)
-        for name in asked["runtime"].split(",")
+        chosen("runtime", name.strip(), runtimes.RUNTIMES) for name in asked["runtime"].split(",")
     ]
     known = kept_files.gpu_profiles(asked["profile"])
     found = [catalogue_name(name, known) for name in options.gpu_names(gpus)]
@@ -84,31 +82,25 @@ the engine's words."""
 
 def serving_from(asked: Mapping[str, Any]) -> Serving:
     """A serving engine by the command's parameters; raises WorkloadError."""
-    host, reserved = runtimes.server_named(asked["server"]), asked["reserved"]
-    share, most = asked["gpu_memory_utilization"], asked["max_num_seqs"]
-    chunk = asked["max_num_batched_tokens"]
-    refused: str | None = None
-    if most is not None and not 1 <= most <= MOST_CONCURRENCY:
-        refused = f"max_num_seqs {most} is out of range; give 1 to {MOST_CONCURRENCY}"
-    elif chunk is not None and not 1 <= chunk <= _MOST_CHUNK:
-        refused = f"max_num_batched_tokens {chunk} is out of range; give 1 to {_MOST_CHUNK}"
-    elif share is not None and not 0 < share <= 1:
-        refused = (
-            f"gpu_memory_utilization {share:g} is out of range; give a part above 0, at most 1"
-        )
-    elif share is not None and reserved != _DEFAULTS["reserved"]:
-        refused = (
-            f"gpu_memory_utilization {share:g} leaves {1 - share:.4g} of the memory free; leave out"
-            f" reserved={reserved:g}"
-        )
-    elif host.engine == "vllm" and most and chunk and chunk < most:
-        refused = (
-            f"vLLM refuses max_num_batched_tokens {chunk} below max_num_seqs {most}; give {most} or"
-            " more"
-        )
-    if refused is not None:
-        raise WorkloadError(refused, arguments=[*options.SERVER_LIMITS, "reserved"])
-    reserved = reserved if share is None else 1 - share
+    host = runtimes.SERVERS[chosen("server", asked["server"], runtimes.SERVERS)]
+    share, most, chunk = (asked[name] for name in options.SERVER_LIMITS)
+    reserved = asked["reserved"] if share is None else 1 - share
+    refuse(
+        WorkloadError,
+        (most is not None and not 1 <= most <= MOST_CONCURRENCY,
+         f"max_num_seqs {most} is out of range; give 1 to {MOST_CONCURRENCY}"),
+        (chunk is not None and not 1 <= chunk <= _MOST_CHUNK,
+         f"max_num_batched_tokens {chunk} is out of range; give 1 to {_MOST_CHUNK}"),
+        (share is not None and not 0 < share <= 1,
+         f"gpu_memory_utilization {share or 0:g} is out of range; give a part above 0, at most 1"),
+        (share is not None and asked["reserved"] != DEFAULTS["reserved"],
+         f"gpu_memory_utilization {share or 0:g} leaves {reserved:.4g} of the memory free; leave"
+         f" out reserved={asked['reserved']:g}"),
+        (host.engine == "vllm" and most and chunk and chunk < most,
+         f"vLLM refuses max_num_batched_tokens {chunk} below max_num_seqs {most}; give {most} or"
+         " more"),
+        arguments=[*options.SERVER_LIMITS, "reserved"],
+    )  # fmt: skip
     host = replace(host, chunk_tokens=chunk or host.chunk_tokens, most_sequences=most)
     types: list[str | None] = []
     for option in ("weights_dtype", "kv_dtype"):
@@ -236,8 +228,7 @@ def lengths_are_given(given: Mapping[str, Any]) -> bool:
 
 def deadline_hours(text: str) -> float:
     """Hours of a deadline like 90m, 12h, 3d, or a number of hours; raises WorkloadError."""
-    found = _DEADLINE.fullmatch(text.strip().lower())
-    hours = float(found["number"]) * _HOURS[found["unit"]] if found else 0.0
+    hours = words.amount(text, _HOURS)
     if not hours:
         raise WorkloadError(
             f"--deadline {text!r} is invalid; {words.meant_point(text)}give a time above 0 like"

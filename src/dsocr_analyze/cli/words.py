@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -269,6 +269,17 @@ def _number_meant(value: str, metavar: str, choices: Sequence[str]) -> str | Non
 def _with_point(text: str) -> str:
     """The text with points in place of decimal commas."""
     return _DECIMAL_COMMA.sub(r"\1.\2", text)
+
+
+_AMOUNT: Final = re.compile(r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,9})?) *(?P<unit>[a-z]*)")
+
+
+def amount(text: str, units: Mapping[str, float]) -> float | None:
+    """A number like 1.5h, times the factor of its unit; None if the text is none."""
+    found = _AMOUNT.fullmatch(text.strip().lower())
+    if found is None or found["unit"] not in units:
+        return None
+    return float(found["number"]) * units[found["unit"]]
 
 
 def meant_point(text: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, cast
 
-from dsocr_analyze.errors import DeviceError, WorkloadError
+from dsocr_analyze.errors import DeviceError, WorkloadError, refuse
 from dsocr_analyze.figures import expected_experts
 from dsocr_analyze.hardware.coefficients import Coefficients, Fitted, ScaledGemmCoefficients
 from dsocr_analyze.hardware.devices import Gpu
@@ -425,13 +425,15 @@ class Device:
             "batch": batch, "queries": queries, "keys": keys, "heads": heads,
             "head_dim": head_dim, "kv_heads": heads if kv_heads is None else kv_heads,
         })  # fmt: skip
-        if causal and (sizes["queries"] > sizes["keys"]).any():
-            raise WorkloadError("causal attention cannot have more queries than keys")
-        if (sizes["heads"] % sizes["kv_heads"]).any():
-            raise WorkloadError("heads must be a multiple of kv_heads")
         one, kind = sizes["queries"] == 1, "encoder_attention"
-        if causal and one.any() and not one.all():
-            raise WorkloadError("queries must be all 1 or all above 1 in one call")
+        refuse(
+            WorkloadError,
+            (causal and (sizes["queries"] > sizes["keys"]).any(),
+             "causal attention cannot have more queries than keys"),
+            ((sizes["heads"] % sizes["kv_heads"]).any(), "heads must be a multiple of kv_heads"),
+            (causal and one.any() and not one.all(),
+             "queries must be all 1 or all above 1 in one call"),
+        )  # fmt: skip
         if causal:
             kind = "generation_attention" if one.all() else "context_attention"
         return self.seconds(kind, sizes, dtype, kv_dtype=kv_dtype, cold=cold)

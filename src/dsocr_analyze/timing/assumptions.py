@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from dsocr_analyze.architectures.views import PixelWork
-from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.errors import WorkloadError, refuse
 from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections
 from dsocr_analyze.timing.runtimes import CHANNELS, NATIVE, Host, Precision
 from dsocr_analyze.workload import LARGEST_COUNT
@@ -52,18 +52,17 @@ class OutputLengths:
             WorkloadError: The limit is not from 2 to `LARGEST_COUNT`, the mean is not between 1 and
                 the limit less 1, or the share is not at least 0 and below 1.
         """
-        for is_right, said in (
-            (2 <= limit <= LARGEST_COUNT,
+        refuse(
+            WorkloadError,
+            (not 2 <= limit <= LARGEST_COUNT,
              f"limit {limit} is invalid; give a whole number from 2 to {LARGEST_COUNT}"),
-            (1 <= mean <= limit - 1,
+            (not 1 <= mean <= limit - 1,
              f"mean {mean} is out of range: pages that do not reach limit {limit} generate "
              f"from 1 to {limit - 1} tokens"),
-            (0 <= share_at_limit < 1,
+            (not 0 <= share_at_limit < 1,
              f"share_at_limit {share_at_limit} is out of range; give a number of at least 0 and"
              " below 1"),
-        ):  # fmt: skip
-            if not is_right:
-                raise WorkloadError(said)
+        )  # fmt: skip
         shorter, ending = math.floor(mean), 1 - share_at_limit
         part_longer = mean - shorter
         # If shorter + 1 is the limit, the mean is whole, so overwriting that entry loses nothing.
@@ -219,17 +218,17 @@ class Assumptions:
 
     def __post_init__(self) -> None:
         prepared, price = self.preprocess_seconds or 0.0, self.price_per_hour
-        for argument, is_right, said in (
-            ("preprocess_ms", 0 <= prepared < 1e6,
-             f"{1e3 * prepared:g} is out of range; give 0 or more"),
-            ("workers", self.workers >= 1, f"{self.workers} is too small; give 1 or more"),
-            ("price", price is None or 0 < price < 1e9,
-             f"{price or 0:g} is out of range; give an amount above 0"),
-            ("reserved", 0 <= self.reserved < 1,
-             f"{self.reserved} is out of range; give a fraction, at least 0 and below 1"),
-        ):  # fmt: skip
-            if not is_right:
-                raise WorkloadError(f"{argument} {said}", arguments=[argument])
+        refuse(
+            WorkloadError,
+            (not 0 <= prepared < 1e6,
+             f"preprocess_ms {1e3 * prepared:g} is out of range; give 0 or more"),
+            (not self.workers >= 1, f"workers {self.workers} is too small; give 1 or more"),
+            (price is not None and not 0 < price < 1e9,
+             f"price {price or 0:g} is out of range; give an amount above 0"),
+            (not 0 <= self.reserved < 1,
+             f"reserved {self.reserved} is out of range; give a fraction, at least 0 and below 1"),
+            arguments=["preprocess_ms", "workers", "price", "reserved"],
+        )  # fmt: skip
 
     def prepare_seconds(self, architecture: Architecture, workload: PageWorkload) -> float:
         """CPU seconds before the engine has a prompt: given of each page, or estimated."""

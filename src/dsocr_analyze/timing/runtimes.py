@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
-from dsocr_analyze.errors import WorkloadError, did_you_mean, in_any_case
 from dsocr_analyze.package_data import package_toml
 from dsocr_analyze.workload import Mode, PageWorkload
 
@@ -253,17 +252,6 @@ SERVERS: Final = {each.name: each for each in _SERVERS}
 """Serving engines by name."""
 
 RUNTIMES: Final = ("eager", "serving")
-
-
-def server_named(name: str) -> Host:
-    """The engine of a name; raises WorkloadError with close matches."""
-    found = in_any_case(name, SERVERS)
-    if found is None:
-        raise WorkloadError(
-            f"server {name!r} is unknown; {did_you_mean(name, SERVERS)}use {', '.join(SERVERS)}",
-            arguments=["server"],
-        )
-    return SERVERS[found]
 
 
 # --- the modes in which serving engines offer a model ----------------------------------------

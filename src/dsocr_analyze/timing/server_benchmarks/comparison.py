@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.errors import BenchmarkError
+from dsocr_analyze.errors import BenchmarkError, chosen, refuse
 from dsocr_analyze.timing import TimeEntry
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths, estimated_preprocessing
 from dsocr_analyze.timing.correction import (
@@ -25,7 +25,7 @@ from dsocr_analyze.timing.correction import (
     basis_of,
 )
 from dsocr_analyze.timing.predict import TimeRequest, predict
-from dsocr_analyze.timing.runtimes import SERVERS, server_named
+from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.server_benchmarks.reading import ServerBenchmark, shown
 from dsocr_analyze.timing.serving import TimedModel
 from dsocr_analyze.workload import PageWorkload
@@ -222,7 +222,7 @@ def measured_server(
     """
     named = benchmarks[0].engine
     is_other = not is_given and named in SERVERS and named != _family(server)
-    server = server_named(str(named) if is_other else server).name
+    server = chosen("server", str(named) if is_other else server, SERVERS)
     if version is not None and not re.fullmatch(r"[\w.+-]{1,64}", version, re.ASCII):
         raise BenchmarkError(
             f"server_version {version!r} is not a version; give one like 0.11.0",
@@ -231,15 +231,15 @@ def measured_server(
     for each in benchmarks:
         fitting = next((name for name in SERVERS if _family(name) == each.engine), None)
         right = f"give server={fitting}" if fitting else f"known engines: {', '.join(SERVERS)}"
-        for argument, is_right, said in (
-            ("server", each.engine in (None, _family(server)),
-             f"the engine was {shown(each.engine)}, not {server}; {right}"),
-            ("server_version", version is None or each.version in (None, version),
-             f"the engine's version was {each.version}, not server_version {version}; leave"
-             " server_version out"),
-        ):  # fmt: skip
-            if not is_right:
-                raise BenchmarkError(f"{each.where}: {said}", arguments=[argument])
+        refuse(
+            BenchmarkError,
+            (each.engine not in (None, _family(server)),
+             f"{each.where}: the engine was {shown(each.engine)}, not {server}; {right}"),
+            (version is not None and each.version not in (None, version),
+             f"{each.where}: the engine's version was {each.version}, not server_version {version};"
+             " leave server_version out"),
+            arguments=["server", "server_version"],
+        )  # fmt: skip
     versions = [version or each.version for each in benchmarks if each.is_served]
     found, *others = dict.fromkeys(each or UNKNOWN_VERSION for each in versions or [version])
     if others:

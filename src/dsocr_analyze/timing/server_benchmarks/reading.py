@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dsocr_analyze.errors import BenchmarkError
+from dsocr_analyze.errors import BenchmarkError, refuse
 from dsocr_analyze.input_files import DOCUMENT_BYTES, read_bytes
 from dsocr_analyze.package_data import package_toml
 from dsocr_analyze.timing import MOST_CONCURRENCY
@@ -362,17 +362,16 @@ def _benchmark(result: _Fields, text: str, file: str) -> ServerBenchmark:
     tokens = means.get("new_tokens", 2)
     [place, *_] = {**program.means, **program.totals}.get("new_tokens", [""])
     table, key = result.at(place)
-    for is_wrong, said in (
+    refuse(
+        BenchmarkError,
         (not 1 < tokens <= LARGEST_COUNT,
-         f"{place} is {shown(table.values.get(key))}, {tokens:.6g} tokens per request; it must be"
-         f" more than 1 and at most {LARGEST_COUNT:,}"),
+         f"{result.where}: {place} is {shown(table.values.get(key))}, {tokens:.6g} tokens per"
+         f" request; it must be more than 1 and at most {LARGEST_COUNT:,}"),
         (failed > _TOLERATED_FAILURES * every,
-         f"{failed:,} of {every:,} requests failed; give a benchmark in which at most"
-         f" {100 * _TOLERATED_FAILURES:g} % fail"),
+         f"{result.where}: {failed:,} of {every:,} requests failed; give a benchmark in which at"
+         f" most {100 * _TOLERATED_FAILURES:g} % fail"),
         (concurrency > MOST_CONCURRENCY and benchmark.is_served,
-         f"{concurrency:,} requests at a time are too many; give a benchmark with at most"
-         f" {MOST_CONCURRENCY:,}"),
-    ):  # fmt: skip
-        if is_wrong:
-            raise BenchmarkError(f"{result.where}: {said}")
+         f"{result.where}: {concurrency:,} requests at a time are too many; give a benchmark with"
+         f" at most {MOST_CONCURRENCY:,}"),
+    )  # fmt: skip
     return benchmark
