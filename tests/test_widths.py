@@ -202,7 +202,7 @@ def test_infer_fits(capsys, monkeypatch, tables):
     )  # fmt: skip
     assert code == 0
     found = msgspec.json.decode(out, type=measured.InferenceReport)
-    at_every_width(capsys, monkeypatch, tables, lambda: device_runs.ReadableInference(found, []))
+    at_every_width(capsys, monkeypatch, tables, lambda: device_runs.inference_said(found, []))
 
 
 def test_calibrate_fits(capsys, monkeypatch, tables):

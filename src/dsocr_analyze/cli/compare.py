@@ -257,7 +257,7 @@ def _show(
     said = printing.Said(
         "\n".join([*found.answer(), found.headline(), found.opening()]), list(found.tables(shown)),
         [printing.assumptions(context, found.assumptions, found.notes)], [given["plot"]],
-        partial(found.as_csv, shown), page,
+        {"csv": partial(found.as_csv, shown), "html": page},
     )  # fmt: skip
     named = [replace(each, name=name) for each, name in zip(charted, found.names, strict=True)]
     draw = partial(stage_picture, named, stacked)

@@ -2,11 +2,12 @@
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -377,24 +378,15 @@ def _notes(session: DeepSeekOCRSession) -> tuple[str, ...]:
     return tuple(compress(notes, notes.values()))
 
 
-class ReadableInference(NamedTuple):
-    """What a reader sees of a call, and of written files."""
-
-    report: measured.InferenceReport
-    written: Sequence[Path]
-
-    def lines(self, width: int) -> Iterator[table.Line]:
-        """For a terminal of that many columns, without the text."""
-        report = self.report
-        return printing.Said(
-            measured.inference_headline(report), measured.inference_tables(report),
-            [printing.Lines("Notes", report.notes, "- ")], self.written,
-        ).lines(width)  # fmt: skip
-
-    def markdown(self) -> str:
-        """With the text."""
-        return measured.inference_markdown(self.report)
-
-    def text(self) -> str:
-        """The text that was read."""
-        return f"{self.report.text}\n"
+def inference_said(report: measured.InferenceReport, written: Sequence[Path]) -> printing.Said:
+    """What a reader sees of a call, on a terminal without its text, and of written files."""
+    return printing.Said(
+        measured.inference_headline(report),
+        measured.inference_tables(report),
+        [printing.Lines("Notes", report.notes, "- ")],
+        written,
+        {
+            "markdown": partial(measured.inference_markdown, report),
+            "text": lambda: f"{report.text}\n",
+        },
+    )

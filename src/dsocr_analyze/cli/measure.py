@@ -9,7 +9,7 @@ import typer
 from dsocr_analyze import analysis
 from dsocr_analyze.architectures import RELATIVES
 from dsocr_analyze.cli import help_text, kept_files, options, page_options, printing, streams, words
-from dsocr_analyze.errors import DeviceError, ModelDirectoryError, WorkloadError
+from dsocr_analyze.errors import DeviceError, ModelDirectoryError, WorkloadError, refuse
 from dsocr_analyze.extras import require_trace
 from dsocr_analyze.hardware.profile import cpu_profile_text
 from dsocr_analyze.input_files import is_regular, own_folder_to_write
@@ -247,33 +247,26 @@ def infer(
         )  # fmt: skip
     files: dict[Path | None, str] = {output / name: each for name, each in _FILES.items()}
     printing.emit(
-        context, report, device_runs.ReadableInference(report, [*filter(None, files)]), files=files
+        context, report, device_runs.inference_said(report, [*filter(None, files)]), files=files
     )
     words.warn(context, report.differences)
 
 
 def _check_files(directory: ModelDirectory, *, random_weights: bool) -> None:
     """Raises ModelDirectoryError if it cannot run `infer()`."""
-    if directory.of_transformers is not None:
-        raise ModelDirectoryError(
-            f"{directory.architecture.title} has no infer() of its own; give the directory of"
-            f" {', '.join(RELATIVES)}"
-        )
-    if directory.is_reference:
-        raise ModelDirectoryError(
-            "the built-in reference has no infer(); give the vendor's own directory, such"
-            " as --model models/deepseek-ocr (models/README.md says where it comes from)"
-        )
-    if random_weights:
-        return
-    if not directory.weight_files():
-        raise ModelDirectoryError(
-            f"{str(directory.path)!r} has no weights (*.safetensors); models/README.md says where"
-            " they come from, and --random-weights runs a trial without any"
-        )
-    if not is_regular(directory.tokenizer_file):
-        raise ModelDirectoryError(
-            f"infer() needs {str(directory.tokenizer_file)!r}, which does not exist;"
-            " models/README.md says where it comes from, and --random-weights runs a trial with a"
-            " stand-in"
-        )
+    refuse(
+        ModelDirectoryError,
+        (directory.of_transformers is not None,
+         f"{directory.architecture.title} has no infer() of its own; give the directory of"
+         f" {', '.join(RELATIVES)}"),
+        (directory.is_reference,
+         "the built-in reference has no infer(); give the vendor's own directory, such"
+         " as --model models/deepseek-ocr (models/README.md says where it comes from)"),
+        (not random_weights and not directory.weight_files(),
+         f"{str(directory.path)!r} has no weights (*.safetensors); models/README.md says where"
+         " they come from, and --random-weights runs a trial without any"),
+        (not random_weights and not is_regular(directory.tokenizer_file),
+         f"infer() needs {str(directory.tokenizer_file)!r}, which does not exist;"
+         " models/README.md says where it comes from, and --random-weights runs a trial with a"
+         " stand-in"),
+    )  # fmt: skip

@@ -14,7 +14,7 @@ import typer
 
 from dsocr_analyze.cli import streams
 from dsocr_analyze.cli.streams import complain
-from dsocr_analyze.errors import OutputError
+from dsocr_analyze.errors import OutputError, refuse
 from dsocr_analyze.escaping import visible_lines
 from dsocr_analyze.input_files import is_folder
 from dsocr_analyze.output_files import write_files
@@ -76,16 +76,14 @@ class Said(NamedTuple):
     Attributes:
         below: Lines below the tables.
         written: Files that a terminal names at the end.
-        as_csv: Returns comma-separated values of the command's own, in place of the tables'.
-        html: Returns the HTML page.
+        own: Formats of the command's own, also in place of those below.
     """
 
     opening: str
     tables: Sequence[table.Table | None]
     below: Sequence[Lines] = ()
     written: Sequence[Path | str | None] = ()
-    as_csv: Callable[[], str] | None = None
-    html: Callable[[], str] = str
+    own: Mapping[str, Callable[[], str]] = {}
 
     def lines(self, width: int) -> Iterator[table.Line]:
         """Lines for a terminal of that many columns."""
@@ -108,8 +106,8 @@ class Said(NamedTuple):
         return table.markdown_page(self.opening, filter(None, self.tables), lists)
 
     def csv(self) -> str:
-        """The tables, or the command's own values."""
-        return self.as_csv() if self.as_csv else table.csv_page(filter(None, self.tables))
+        """The tables."""
+        return table.csv_page(filter(None, self.tables))
 
     def latex(self) -> str:
         """The tables."""
@@ -133,12 +131,12 @@ def check_files(
 
         refuse_without_plotly()
     for path in filter(None, (output, plot, html)):
-        if is_folder(path):
-            raise OutputError(f"cannot write {str(path)!r}: it is a folder; give a file's name")
-        if not is_folder(path.parent):
-            raise OutputError(
-                f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; create it"
-            )
+        refuse(
+            OutputError,
+            (is_folder(path), f"cannot write {str(path)!r}: it is a folder; give a file's name"),
+            (not is_folder(path.parent),
+             f"cannot write {str(path)!r}: no folder {str(path.parent)!r}; create it"),
+        )  # fmt: skip
 
 
 def emit(
@@ -235,4 +233,5 @@ def _rendered(document: object, said: Readable, output_format: str) -> str:
     if output_format == "json":
         return opening.dump_json(document)
     # A table is laid out for a terminal; a file has Markdown instead.
-    return str(getattr(said, output_format.replace("table", "markdown"))())
+    name, own = output_format.replace("table", "markdown"), getattr(said, "own", {})
+    return str((own.get(name) or getattr(said, name))())
