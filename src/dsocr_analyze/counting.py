@@ -16,8 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
-from dsocr_analyze.errors import DeviceError, FormatError, ModelCodeError, UncountableError
-from dsocr_analyze.extras import require_extra
+from dsocr_analyze.errors import DeviceError, ModelCodeError, UncountableError
 from dsocr_analyze.figures import Count, Counts, counts_of
 from dsocr_analyze.forking import undone
 from dsocr_analyze.kernels import (
@@ -30,7 +29,13 @@ from dsocr_analyze.model.forward import place_of, watched
 from dsocr_analyze.model.generation import left_as_it_was
 from dsocr_analyze.model.known_values import WITH_VALUES
 from dsocr_analyze.model.process_settings import default_dtype, exclusive
-from dsocr_analyze.report.document import CountsWithIntensity, Module, modules_of, with_intensity
+from dsocr_analyze.report.document import (
+    CountsWithIntensity,
+    Module,
+    data_frame,
+    modules_of,
+    with_intensity,
+)
 from dsocr_analyze.trace.modules import paths_of
 from dsocr_analyze.trace.recorder import Recorder
 
@@ -126,12 +131,7 @@ class ModuleCount:
         Raises:
             FormatError: `by` is neither, or pandas is not installed.
         """
-        if by not in get_args(Grouping):
-            raise FormatError(f"by={by!r} is unknown; give {', '.join(get_args(Grouping))}")
-        require_extra("a table", "pandas", "pandas")
-        import pandas as pd
-
-        return pd.DataFrame(list(self._rows(by)))
+        return data_frame(self._rows, by, get_args(Grouping))
 
     def _rows(self, by: Grouping) -> Iterator[dict[str, Any]]:
         if by == "module":

@@ -6,6 +6,7 @@ A trace and a forward on a tape make the same records, which are compared one by
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
@@ -286,6 +287,12 @@ def with_ancestors(own: Mapping[str, Work]) -> dict[str, Work]:
             parent = path.rpartition(".")[0]
             sums[parent] = sums[parent].plus(sums[path])
     return sums
+
+
+@lru_cache(maxsize=1 << 16)  # stages and reports have the same modules
+def path_order(path: str) -> tuple[tuple[int, str], ...]:
+    """A key that sorts parents first, and layer 2 before layer 10."""
+    return tuple((int(name), "") if name.isdecimal() else (-1, name) for name in path.split("."))
 
 
 def ancestors(path: str) -> list[str]:

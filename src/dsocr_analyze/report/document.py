@@ -6,9 +6,8 @@ Every key is present, null if unknown. Counts are exact integers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -324,12 +323,7 @@ class Report(Struct, frozen=True, kw_only=True):
             FormatError: `by` is none of these.
             ExtraError: pandas is not installed.
         """
-        if by not in get_args(Grouping):
-            raise FormatError(f"by={by!r} is unknown; give {', '.join(get_args(Grouping))}")
-        require_extra("a table", "pandas", "pandas")
-        import pandas as pd
-
-        return pd.DataFrame(list(self._rows(by)))
+        return data_frame(self._rows, by, get_args(Grouping))
 
     def _rows(self, by: Grouping) -> Iterator[dict[str, Any]]:
         counts = Counts.__struct_fields__
@@ -356,6 +350,18 @@ class Report(Struct, frozen=True, kw_only=True):
                         "flops": flops,
                         "bytes": nbytes.get(operator),
                     }
+
+
+def data_frame(
+    rows: Callable[[Any], Iterator[dict[str, Any]]], by: str, groupings: Sequence[str]
+) -> pd.DataFrame:
+    """The rows of a grouping as a table; raises FormatError for another one, or ExtraError."""
+    if by not in groupings:
+        raise FormatError(f"by={by!r} is unknown; give {', '.join(groupings)}")
+    require_extra("a table", "pandas", "pandas")
+    import pandas as pd
+
+    return pd.DataFrame(list(rows(by)))
 
 
 # --- from figures --------------------------------------------------------------------------------
@@ -502,14 +508,8 @@ def modules_of(
             params=None if own_params is None else params[path],
             own=Counts(**counts_of(own.get(path, NO_WORK))),
         )
-        for path in sorted(sums, key=_place)
+        for path in sorted(sums, key=kernels.path_order)
     }
-
-
-@lru_cache(maxsize=1 << 16)  # stages and reports have the same modules
-def _place(path: str) -> tuple[tuple[int, str], ...]:
-    """Sorts parents first, and layer 2 before layer 10."""
-    return tuple((int(name), "") if name.isdecimal() else (-1, name) for name in path.split("."))
 
 
 def _memory(figures: PageFigures) -> Memory:

@@ -4,13 +4,12 @@ They are sorted first, since a trace and the closed forms list them in different
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Final
 
 import numpy as np
 
 from dsocr_analyze.hardware.timed_device import Device
-from dsocr_analyze.kernels import Gemm, Kernel, Rows
+from dsocr_analyze.kernels import Gemm, Kernel, Rows, path_order
 from dsocr_analyze.timing.kernel_seconds import Duration, kernel_seconds, weight_bytes
 from dsocr_analyze.timing.runtimes import Host
 
@@ -24,14 +23,8 @@ def launched(kernels: Sequence[Kernel]) -> list[Kernel]:
     """
     return sorted(
         (each for each in kernels if each.work.macs or not isinstance(each.dimensions, Gemm)),
-        key=lambda k: (_layer(k.path), k.operator, k.dtype, k.dimensions, k.work),
+        key=lambda k: (path_order(k.path), k.operator, k.dtype, k.dimensions, k.work),
     )
-
-
-@cache
-def _layer(path: str) -> list[tuple[int, str]]:
-    """A key that puts layer 2 before layer 10."""
-    return [(int(name), "") if name.isdecimal() else (-1, name) for name in path.split(".")]
 
 
 def eager_pass(
