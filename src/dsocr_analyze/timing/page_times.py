@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.errors import DeviceError, refuse
 from dsocr_analyze.hardware.devices import check_features
 from dsocr_analyze.hardware.machine import Floats
 from dsocr_analyze.kernels import FLOAT32
@@ -150,16 +150,16 @@ def _check_model(model: TimedModel, assumptions: Assumptions) -> None:
         device.fitted("gemm", device.gpu.tensor_dtype, weights_dtype=weights)
     if cache is not None:
         device.fitted("generation_attention", device.gpu.tensor_dtype, kv_dtype=cache)
-    for argument, is_wrong, said in (
-        ("runtime", is_cpu and not is_eager,
+    refuse(
+        DeviceError,
+        (is_cpu and not is_eager,
          "serving engines are not predicted on a CPU; use runtime='eager'"),
-        ("flash_attention", is_cpu and model.flash_attention,
+        (is_cpu and model.flash_attention,
          "a CPU has no FlashAttention-2; use flash_attention=False"),
-        ("dtype", not is_cpu and model.dtype == FLOAT32,
+        (not is_cpu and model.dtype == FLOAT32,
          "dtype float32: attention was measured in 16 bits only; use bfloat16 or float16"),
-    ):  # fmt: skip
-        if is_wrong:
-            raise DeviceError(said, arguments=[argument])
+        arguments=["runtime", "flash_attention", "dtype"],
+    )  # fmt: skip
     if not is_cpu:
         # Serving engines have attention kernels of their own.
         flash_attention = is_eager and model.flash_attention
@@ -301,7 +301,7 @@ class _ServedTimes(PageTimes):
         """`gpu_seconds`, which do not depend on the loops' solution."""
         found = np.zeros(len(self.pages))
         for rows, clients, times in self._loops():
-            found[rows] = least_gpu_seconds(clients, times)
+            found[rows] = least_gpu_seconds(clients[:, None], times.as_columns())[:, 0]
         return self._corrected(found)
 
     def _corrected(self, gpu_seconds: Floats) -> Floats:

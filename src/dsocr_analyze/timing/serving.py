@@ -324,7 +324,7 @@ def closed_loop(clients: Integers, times: LoopTimes) -> LoopPoint:
     """Steady states of `[n]` loops."""
     clients, times = clients[:, None], times.as_columns()
     with np.errstate(all="ignore"):  # infinity marks what is impossible
-        gpu_seconds = _least_gpu_seconds(clients, times)
+        gpu_seconds = least_gpu_seconds(clients, times)
         prepared = times.workers / np.asarray(times.prepare)
         [first_step] = times.at(np.ones(clients.shape), times.step)
         alone = times.prepare + times.prefill + times.steps * first_step
@@ -365,12 +365,10 @@ def _pair_at(index: Integers, rows: Floats) -> tuple[Floats, Floats]:
 
 
 def least_gpu_seconds(clients: Integers, times: LoopTimes) -> Floats:
-    """The `gpu_seconds` of `[n]` loops, which are known before these are solved."""
-    return _least_gpu_seconds(clients[:, None], times.as_columns())[:, 0]
+    """Least GPU seconds per page, over all numbers of sequences running together, `[n, 1]`.
 
-
-def _least_gpu_seconds(clients: Integers, times: LoopTimes) -> Floats:
-    """Least GPU seconds per page, over all numbers of sequences running together, `[n, 1]`."""
+    They are the `gpu_seconds` of `[n, 1]` loops `as_columns`, known before these are solved.
+    """
     sequences = np.minimum(np.maximum(1, times.sequences), clients)
     [step], [carried] = times.at(sequences, times.step), times.at(sequences - 1, times.carried)
     least_step = (step / sequences).min(axis=1, keepdims=True)
