@@ -10,7 +10,7 @@ from datetime import date, time
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
-from dsocr_analyze.errors import ConfigError
+from dsocr_analyze.errors import AnalyzeError, ConfigError
 from dsocr_analyze.escaping import shown
 from dsocr_analyze.input_files import SETTINGS_BYTES, read_bytes
 
@@ -47,14 +47,18 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def read_toml(path: Path) -> TomlTable:
     """The top-level table of a file; raises ConfigError if it cannot be read."""
+    return TomlTable(str(path), "", toml_of_file(path, "TOML", ConfigError))
+
+
+def toml_of_file(path: Path, kind: str, error: type[AnalyzeError]) -> dict[str, Any]:
+    """The top-level table of a file of some kind; raises an error if it cannot be read."""
     name = repr(str(path))
     try:
-        values = parse_toml(read_bytes(path, SETTINGS_BYTES).decode())
-    except OSError as error:
-        raise ConfigError(f"cannot read {name}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:  # includes TOMLDecodeError
-        raise ConfigError(f"{name} is not TOML: {error}") from error
-    return TomlTable(str(path), "", values)
+        return parse_toml(read_bytes(path, SETTINGS_BYTES).decode())
+    except OSError as wrong:
+        raise error(f"cannot read {name}: {wrong.strerror or wrong}") from wrong
+    except (ValueError, RecursionError) as wrong:  # includes TOMLDecodeError
+        raise error(f"{name} is not {kind}: {wrong}") from wrong
 
 
 class TomlTable:

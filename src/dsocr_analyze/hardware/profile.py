@@ -39,8 +39,7 @@ from dsocr_analyze.hardware.timed_device import (
     Engine,
     names_of,
 )
-from dsocr_analyze.input_files import SETTINGS_BYTES, read_bytes
-from dsocr_analyze.toml_table import Table, parse_toml
+from dsocr_analyze.toml_table import Table, toml_of_file
 
 _HALVES: Final = ("bfloat16", "float16")
 _DTYPES: Final = (*_HALVES, "float8")
@@ -176,19 +175,13 @@ def profile_from_file(file: Path, known: Mapping[str, Device] | None = None) -> 
         DeviceError: It cannot be read, or something in it is missing, unknown or impossible.
     """
     known = all_profiles() if known is None else known
-    try:
-        table = parse_toml(read_bytes(file, SETTINGS_BYTES).decode())
-    except OSError as error:
-        raise DeviceError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
-        raise DeviceError(f"{str(file)!r} is not a device profile: {error}") from error
+    table = toml_of_file(file, "a device profile", DeviceError)
     _check_keys(table, _TOP, str(file))
-    _check(
-        table, ["name"], f"{file}: ",
+    _check(table, ["name"], f"{file}: ", (
         "lower-case letters, digits, '.', '+', '-' and '_', of which the first two come first",
         lambda name: isinstance(name, str) and name == name.lower() and _NAME.fullmatch(name),
-    )  # fmt: skip
-    _check(table, ["source", "licence", "system"], f"{file}: ", "a string", _is_text, "")
+    ))  # fmt: skip
+    _check(table, ["source", "licence", "system"], f"{file}: ", _TEXT, "")
     name: str = table["name"]
     if "gpu" not in table and (name not in known or not known[name].gpu.has_rates):
         lacking = "has no rates" if name in known else "is not"
@@ -221,7 +214,7 @@ def check_gpu(entry: Any, where: str) -> None:
         raise DeviceError(f"{where} must be a table")
     _check_keys(entry, types, where, _OF_GPU)
     for key in entry:
-        _check(entry, [key], f"{where}.", *_FIELDS[types[key]])
+        _check(entry, [key], f"{where}.", _FIELDS[types[key]])
     if (tensor_dtype := entry.get("tensor_dtype", "bfloat16")) not in ("bfloat16", "float16"):
         raise DeviceError(f"{where}.tensor_dtype must be bfloat16 or float16")
     capability = entry.get("compute_capability", BFLOAT16_CAPABILITY)
@@ -235,11 +228,11 @@ def check_kinds(table: Table, where: str) -> None:
     """Raise DeviceError for what is wrong in a profile's kinds; messages name `where`."""
     for engine in ENGINES[1:]:
         if engine in table:
-            _check(table, [engine], f"{where}: ", "a table of kinds", _is_table)
+            _check(table, [engine], f"{where}: ", ("a table of kinds", _is_table))
             _check_keys(table[engine], COEFFICIENTS, f"{where}: {engine}")
             check_kinds(table[engine], f"{where}: {engine}")
     for kind in COEFFICIENTS:
-        _check(table, [kind], f"{where}: ", "a table of data types", _is_table, {})
+        _check(table, [kind], f"{where}: ", ("a table of data types", _is_table), {})
         for dtype, entry in table.get(kind, {}).items():
             if dtype not in _DTYPES:
                 raise DeviceError(f"{where}: unknown type {kind}.{dtype}; use {', '.join(_DTYPES)}")
@@ -253,26 +246,24 @@ def _check_kind(entry: Any, record: type[Coefficients], where: str) -> None:
         needed=[field.name for field in fields(record) if field.default is MISSING],
     )  # fmt: skip
     for name in given:
-        rule = _FIELDS[types[name]] if name not in _MAY_BE_ZERO else ("a whole number", _is_count)
-        _check(given, [name], f"{where}.coefficients.", *rule)
+        rule = _COUNT if name in _MAY_BE_ZERO else _FIELDS[types[name]]
+        _check(given, [name], f"{where}.coefficients.", rule)
     if (most := _MOST_TILES.get(record)) is not None:
-        _check(
-            given, ["tiles"], f"{where}.coefficients.", f"a whole number from 0 to {most}",
-            lambda tiles: tiles <= most,
-        )  # fmt: skip
-    _check(
-        entry, ["derived"], f"{where}.", "a string naming the origin",
+        right = f"a whole number from 0 to {most}", lambda tiles: tiles <= most
+        _check(given, ["tiles"], f"{where}.coefficients.", right)
+    _check(entry, ["derived"], f"{where}.", (
+        "a string naming the origin",
         lambda origin: origin is None or (isinstance(origin, str) and origin != ""),
-    )  # fmt: skip
+    ))  # fmt: skip
     missing = [name for name in _ERRORS if name not in entry]
     if missing and ("derived" not in entry or len(missing) < len(_ERRORS)):
         raise DeviceError(
             f"{where} lacks {', '.join(missing)}: errors measured on sizes held out of the fit; for"
             ' coefficients that were not fitted, name their origin instead: derived = "..."'
         )
-    _check(entry, () if missing else _ERRORS, f"{where}.", *_FIELDS["float"])
-    _check(entry, ["framework"], f"{where}: ", "a string", _is_text, "")
-    _check(entry, _COUNTS, f"{where}.", "a whole number", _is_count, 0)
+    _check(entry, () if missing else _ERRORS, f"{where}.", _FIELDS["float"])
+    _check(entry, ["framework"], f"{where}: ", _TEXT, "")
+    _check(entry, _COUNTS, f"{where}.", _COUNT, 0)
 
 
 def _cpu_kernels(table: Table, where: str) -> CpuKernels:
@@ -280,16 +271,16 @@ def _cpu_kernels(table: Table, where: str) -> CpuKernels:
     if not isinstance(cpu, dict):
         raise DeviceError(f"{where}: cpu must be a table")
     _check_keys(cpu, ("threads", "operator_us"), f"{where}: cpu")
-    _check(cpu, ["threads"], f"{where}: cpu.", *_FIELDS["int"])
-    _check(cpu, ["operator_us"], f"{where}: cpu.", *_FIELDS["float"])
+    _check(cpu, ["threads"], f"{where}: cpu.", _FIELDS["int"])
+    _check(cpu, ["operator_us"], f"{where}: cpu.", _FIELDS["float"])
     if not isinstance(kernels, dict) or not all(isinstance(e, dict) for e in kernels.values()):
         raise DeviceError(f"{where}: kernels must be a table of families by data type")
     for family, dtype, entry in ((f, d, e) for f, each in kernels.items() for d, e in each.items()):
         place = f"{where}: kernels.{family}.{dtype}"
         given = _given_coefficients(entry, _STATED_OF_CPU, names_of(family), place)
-        _check(given, given, f"{place}.coefficients.", "0 or above", _is_amount)
-        _check(entry, _STATED_OF_CPU, f"{place}.", "a number, 0 or above", _is_amount)
-        _check(entry, ["held_out_rows", "training_rows"], f"{place}.", "a whole number", _is_count)
+        _check(given, given, f"{place}.coefficients.", ("0 or above", _is_amount))
+        _check(entry, _STATED_OF_CPU, f"{place}.", ("a number, 0 or above", _is_amount))
+        _check(entry, ["held_out_rows", "training_rows"], f"{place}.", _COUNT)
         families[family, dtype] = Fitted(
             {name: float(value) for name, value in given.items()},
             float(entry["held_out_median"]), float(entry["held_out_p90"]),
@@ -320,10 +311,14 @@ def _check_keys(table: Table, known: Iterable[str], where: str, needed: Iterable
         raise DeviceError(f"{where} lacks {', '.join(missing)}")
 
 
+_Rule: TypeAlias = tuple[str, Callable[[Any], object]]
+"""What a value has to be, in words, and whether it is."""
+
+
 def _check(
-    table: Table, keys: Iterable[str], where: str, right: str, is_right: Callable[[Any], object],
-    default: object = None,
-) -> None:  # fmt: skip
+    table: Table, keys: Iterable[str], where: str, rule: _Rule, default: object = None
+) -> None:
+    right, is_right = rule
     for key in keys:
         value = table.get(key, default)
         if not is_right(value):
@@ -337,29 +332,22 @@ def _is_positive(value: object) -> bool:
     return _LEAST <= value <= _MOST
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and _is_positive(value)
-
-
 def _is_amount(value: object) -> bool:
     return isinstance(value, int | float) and 0 <= value <= _MOST
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= _MOST
 
 
 def _is_table(value: object) -> bool:
     return isinstance(value, dict)
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-_FIELDS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
-    "str": ("a string", _is_text),
-    "int": (f"a whole number from 1 to {_MOST:g}", _is_whole),
+_TEXT: Final[_Rule] = ("a string", lambda value: isinstance(value, str))
+_COUNT: Final[_Rule] = ("a whole number", lambda value: type(value) is int and 0 <= value <= _MOST)
+_FIELDS: Final[dict[str, _Rule]] = {
+    "str": _TEXT,
+    "int": (
+        f"a whole number from 1 to {_MOST:g}",
+        lambda value: isinstance(value, int) and _is_positive(value),
+    ),
     "float": (f"a number from {_LEAST:g} to {_MOST:g}", _is_positive),
 }
 """What the fields of a record have to be, by type."""
