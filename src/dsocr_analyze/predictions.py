@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from dsocr_analyze.analysis import Engine, directory_named
 from dsocr_analyze.architectures import ImagePath, PageRequest, PageSize
 from dsocr_analyze.archive import axes, plan as plans, setting
+from dsocr_analyze.archive.pages import batches_of
 from dsocr_analyze.archive.plan import PlanDocument
-from dsocr_analyze.archive.planned_pages import batches_of
 from dsocr_analyze.cli import devices, kept_files, options, time_requests
 from dsocr_analyze.errors import WorkloadError, did_you_mean
 from dsocr_analyze.hardware import fit as fitting
@@ -65,9 +65,6 @@ class ServingArguments(TypedDict, total=False):
 
 class PredictionArguments(PageArguments, ServingArguments, total=False):
     """A page, and what its prediction assumes."""
-
-
-_OPTIONS: Final = {name: default for name, (_, default) in options.SECONDS_OF_A_PAGE.items()}
 
 
 def predict(
@@ -248,7 +245,7 @@ def _names(gpu: Gpus) -> list[str]:
 def _assumed(given: Mapping[str, Any]) -> dict[str, Any]:
     """What a prediction assumes, with the options' defaults."""
     profiles = [*map(Path, _several(given.get("profile") or ()))]
-    return {**_OPTIONS, **given, "profile": profiles}
+    return {**time_requests.DEFAULTS, **given, "profile": profiles}
 
 
 def _check_names(function: Callable[..., Any], given: Iterable[str], kind: type) -> None:

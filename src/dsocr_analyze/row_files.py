@@ -155,9 +155,9 @@ class RowKind:
         unread = list(dict.fromkeys(name for name in names if name not in read))
         if not unread:
             return ()
-        meant = meant_columns(unread, [each for each in self.known if each not in names])
+        meant = _meant_columns(unread, [each for each in self.known if each not in names])
         return (
-            f"columns of {str(path)!r} that are not read: {columns_text(unread)}; {meant}each row"
+            f"columns of {str(path)!r} that are not read: {_columns_text(unread)}; {meant}each row"
             f" counts as {self.row}",
         )
 
@@ -199,14 +199,30 @@ class RowSource:
     """Of the rows, what has been read; None where that is unknown."""
 
 
-def columns_text(names: list[str]) -> str:
+def wanted_columns(
+    what: str, names: list[str], known: tuple[str, ...], *, needed: Collection[str], right: str
+) -> tuple[str, ...]:
+    """The known columns that a file has; WorkloadError if one is there twice, or needed and not."""
+    for name in known:
+        count = names.count(name)
+        if count > 1:
+            raise WorkloadError(f"{what} has {count} columns {name!r}; give one")
+        if not count and name in needed:
+            meant = _meant_columns(names, [each for each in known if each not in names])
+            raise WorkloadError(
+                f"{what} has no column {name!r} (it has {_columns_text(names)}); {meant}{right}"
+            )
+    return tuple(name for name in known if name in names)
+
+
+def _columns_text(names: list[str]) -> str:
     """The first names of columns, for a message."""
     shown = ", ".join(map(_shortened, names[:_NAMED_COLUMNS]))
     more = len(names) - _NAMED_COLUMNS
     return f"{shown or 'none'} and {more} more" if more > 0 else shown or "none"
 
 
-def meant_columns(names: Iterable[str], lacking: Collection[str]) -> str:
+def _meant_columns(names: Iterable[str], lacking: Collection[str]) -> str:
     """`did you mean A by 'B'? ` for columns of a file that are close to lacking ones."""
     listed = [*names]
     for other in ";\t|" if len(listed) == 1 else "":

@@ -4,7 +4,7 @@ import itertools
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
@@ -15,9 +15,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dsocr_analyze.architectures import PageRequest, views
+from dsocr_analyze.architectures import DEFAULT_PAGE, PageRequest, PageSize, views
+from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.archive.axes import mode_or_sizes
-from dsocr_analyze.archive.evaluate import PAGE_RESULTS, Workloads, cost_columns, row_columns
+from dsocr_analyze.archive.evaluate import (
+    PAGE_RESULTS,
+    Floats,
+    Workloads,
+    cost_columns,
+    row_columns,
+)
 from dsocr_analyze.archive.pdf_pages import DEFAULT_PDF_DPI, has_reader, pdf_pages
 from dsocr_analyze.archive.setting import (
     CountedFiles,
@@ -38,13 +45,12 @@ from dsocr_analyze.row_files import (
     Reason,
     RowKind,
     RowSource,
-    columns_text,
-    meant_columns,
     open_rows,
     problem_text,
+    wanted_columns,
     whole_numbers,
 )
-from dsocr_analyze.workload import BOUNDS, LARGEST_SIDE, check_count
+from dsocr_analyze.workload import BOUNDS, LARGEST_SIDE, check_count, parse_page
 
 _PDF: Final = ".pdf"
 _PAGES_A_BATCH: Final = 512
@@ -66,17 +72,9 @@ _REFUSED: Final = 1 + _REASONS * len(_MOST)
 
 
 def _wanted_columns(what: str, names: list[str]) -> tuple[str, ...]:
-    for name in _MOST:
-        count = names.count(name)
-        if count > 1:
-            raise WorkloadError(f"{what} has {count} columns {name!r}; give one")
-        if not count and name in _SIZES:
-            meant = meant_columns(names, [each for each in _MOST if each not in names])
-            raise WorkloadError(
-                f"{what} has no column {name!r} (it has {columns_text(names)}); "
-                f"{meant}give columns width and height, in pixels"
-            )
-    return tuple(name for name in _MOST if name in names)
+    return wanted_columns(
+        what, names, tuple(_MOST), needed=_SIZES, right="give columns width and height, in pixels"
+    )
 
 
 _PAGES: Final = RowKind(
@@ -392,12 +390,6 @@ def read_pages(
         )  # fmt: skip
 
 
-def sized_pages(sizes: Sequence[tuple[int, int]], rule: views.PageRule, **lengths: int) -> Pages:
-    """Pages of widths and heights in pixels, all valid, with these lengths."""
-    sides = np.array(sizes, np.int64).T
-    return Pages({}, sides, Workloads(rule.codes(*sides), **lengths), MalformedRows(0, ()))
-
-
 def _malformed(raw: RawRows, faults: NDArray[np.uint8]) -> MalformedRows:
     faulty = np.flatnonzero(faults)
     reported = sorted(raw.rejected.items())[:REPORTED_ROWS] + [
@@ -408,3 +400,104 @@ def _malformed(raw: RawRows, faults: NDArray[np.uint8]) -> MalformedRows:
         len(faulty) + len(raw.rejected),
         tuple(MalformedRow(*each) for each in sorted(reported)[:REPORTED_ROWS]),
     )
+
+
+def malformed_warnings(rows: int, malformed: MalformedRows) -> Iterator[str]:
+    """How many of so many rows are not pages, and why."""
+    if malformed.rows:
+        more = malformed.rows - len(malformed.reported)
+        named = f", {more:,} of them not listed" if more else ""
+        yield f"{malformed.rows:,} of {rows:,} rows are not pages and are not counted{named}"
+    yield from (f"row {each.row}: {each.reason}" for each in malformed.reported)
+
+
+# --- pages to plan for ---------------------------------------------------------------------------
+
+
+Mix: TypeAlias = Iterable[tuple[PageSize, Any]]
+"""Sizes of pages, and their shares."""
+
+
+def batches_of(
+    architecture: Architecture,
+    file: str | Path | None,
+    page: PageSize | None,
+    mix: Mix | None,
+    *,
+    text_tokens: int | None,
+    max_new_tokens: int,
+    warn: Callable[[Iterable[str]], None],
+    announce: Callable[[str, Callable[[], float | None]], object] = lambda *_: None,
+    pdf_dpi: int = DEFAULT_PDF_DPI,
+) -> Iterator[tuple[Pages, Floats]]:
+    """The pages of a list or folder, of one size or of a mix, and how many each stands for.
+
+    Args:
+        architecture: The model's.
+        file: The list or folder, of which `warn` is told what is no page, and `announce` how many
+            pages have been read.
+        page: The size of all pages.
+        mix: Sizes and their shares. Without any of these, pages have the default size.
+        text_tokens: Of a prompt; None for the usual prompt's.
+        max_new_tokens: Of each page.
+        warn: Called with warnings.
+        announce: Called with the progress.
+        pdf_dpi: Dots per inch of PDFs' pages.
+
+    Raises:
+        WorkloadError: Two ways of giving the pages, or a size or share that is none.
+    """
+    for name, given in (("page", page), ("mix", mix)):
+        if None not in (file, given):
+            raise WorkloadError(
+                f"{name} has no effect beside a list of pages; leave it out", arguments=[name]
+            )
+    if None not in (page, mix):
+        raise WorkloadError("give page or mix, not both", arguments=["page", "mix"])
+    usual = PageRequest(
+        architecture=architecture, text_tokens=text_tokens, max_new_tokens=max_new_tokens
+    ).workload_of_page
+    lengths = {"text_tokens": usual.text_tokens, "max_new_tokens": max_new_tokens}
+    if file is None:
+        sizes = [(page or DEFAULT_PAGE, 1.0)] if mix is None else mix
+        return _batches_of_mix(architecture, sizes, lengths)
+    listed = open_pages(Path(file), pdf_dpi=pdf_dpi)
+    return _batches_of_list(architecture, listed, lengths, warn, announce)
+
+
+def _batches_of_mix(
+    architecture: Architecture, mix: Mix, lengths: Mapping[str, int]
+) -> Iterator[tuple[Pages, Floats]]:
+    """A page of each size, and its share, as one batch; raises WorkloadError for none."""
+    sizes, shares = [], []
+    for page, share in mix:
+        if not (isinstance(share, int | float) and 0 < share < math.inf):
+            raise WorkloadError(
+                f"mix has the share {share!r} of {page!r}; give shares above 0", arguments=["mix"]
+            )
+        sizes.append(parse_page(page) if isinstance(page, str) else page)
+        _ = PageRequest(architecture=architecture, page=sizes[-1]).workload  # raises if it is none
+        shares.append(float(share))
+    if not sizes:
+        raise WorkloadError("mix has no pages; give sizes with their shares", arguments=["mix"])
+    sides = np.array(sizes, np.int64).T
+    workloads = Workloads(architecture.forms.model.page_rule.codes(*sides), **lengths)
+    yield Pages({}, sides, workloads, MalformedRows(0, ())), np.array(shares)
+
+
+def _batches_of_list(
+    architecture: Architecture,
+    listed: PageSource,
+    lengths: Mapping[str, int],
+    warn: Callable[[Iterable[str]], None],
+    announce: Callable[[str, Callable[[], float | None]], object],
+) -> Iterator[tuple[Pages, Floats]]:
+    """The pages of a list or folder, each once."""
+    malformed, rows = [], 0
+    warn(listed.warnings)
+    for some in read_pages(listed.batches, architecture.forms.model.page_rule, **lengths):
+        malformed.append(some.malformed)
+        rows += len(some) + some.malformed.rows
+        yield some, np.ones(len(some))
+        announce(f"{rows:,} pages", listed.share)
+    warn(malformed_warnings(rows, together(malformed)))

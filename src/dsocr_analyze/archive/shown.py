@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 
 from dsocr_analyze.archive import evaluate, pdf_pages
-from dsocr_analyze.archive.pages import extensions_text
-from dsocr_analyze.archive.setting import FilesDocument, MalformedRows, PagesOfGrid
+from dsocr_analyze.archive.pages import extensions_text, malformed_warnings
+from dsocr_analyze.archive.setting import FilesDocument, PagesOfGrid
 from dsocr_analyze.archive.totals import Archive, bars_of_each
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.pictures import settings
@@ -297,15 +297,6 @@ def warnings_of(archive: Archive, max_positions: int) -> Iterator[str]:
         for time in document.time
         if (waiting := time.pages_that_wait)
     )
-
-
-def malformed_warnings(rows: int, malformed: MalformedRows) -> Iterator[str]:
-    """How many of so many rows are not pages, and why."""
-    if malformed.rows:
-        more = malformed.rows - len(malformed.reported)
-        named = f", {more:,} of them not listed" if more else ""
-        yield f"{malformed.rows:,} of {rows:,} rows are not pages and are not counted{named}"
-    yield from (f"row {each.row}: {each.reason}" for each in malformed.reported)
 
 
 # --- pictures of sweeps --------------------------------------------------------------------------

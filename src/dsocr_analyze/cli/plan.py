@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dsocr_analyze.cli import exits, options, page_options, printing, streams, words
-from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.errors import WorkloadError, refuse
 from dsocr_analyze.hardware.devices import rated_gpus
 from dsocr_analyze.input_files import exists
 from dsocr_analyze.kernels import dtype_named
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from dsocr_analyze.archive.pages import Pages
     from dsocr_analyze.archive.plan import Goals
 
-_COUNT: Final = re.compile(r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,6})?) *(?P<unit>[kmb]?)")
 _THOUSANDS: Final = re.compile(r",(?=[0-9]{3}(?![0-9]))")
-_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
-_SECONDS: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?) *(?P<unit>s|ms|)")
+_COUNTS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+_SECONDS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3}
 _SHARE: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
 
 _GOALS: Final[options.Added] = {
@@ -155,7 +154,7 @@ def _batches(
     context: typer.Context, architecture: Architecture, announce: streams.Announce
 ) -> Iterator[tuple[Pages, NDArray[np.float64]]]:
     """The pages of the list, or of the sizes in the options, and how many each stands for."""
-    from dsocr_analyze.archive.planned_pages import batches_of
+    from dsocr_analyze.archive.pages import batches_of
     from dsocr_analyze.row_files import spare_pandas
 
     file, page, mix = map(context.params.get, ("file", "page", "mix"))
@@ -184,25 +183,26 @@ def _mix(text: str) -> Iterator[tuple[str, float]]:
 
 
 def _check_pages(file: Path | None, count: str | None) -> None:
-    if file is None and count is None:
-        raise WorkloadError("give --pages COUNT, or a FILE or FOLDER of pages")
-    if file is not None and _COUNT.fullmatch(str(file).lower()) and not exists(file):
-        raise WorkloadError(f"{str(file)!r} is no FILE or FOLDER; did you mean --pages {file}?")
+    refuse(
+        WorkloadError,
+        (file is None and count is None, "give --pages COUNT, or a FILE or FOLDER of pages"),
+        (file is not None and words.amount(str(file), _COUNTS) is not None and not exists(file),
+         f"{str(file)!r} is no FILE or FOLDER; did you mean --pages {file}?"),
+    )  # fmt: skip
 
 
 def _number_of_pages(text: str) -> int:
-    found = _COUNT.fullmatch(_THOUSANDS.sub("", text.strip().lower()))
-    if found is None:
+    count = words.amount(_THOUSANDS.sub("", text), _COUNTS)
+    if count is None:
         raise WorkloadError(
             f"--pages {text!r} is invalid; {words.meant_point(text)}give a number from 1 to 10^15"
             " like 2000000, 500k or 2M"
         )
-    return round(float(found["number"]) * _UNITS[found["unit"]])
+    return round(count)
 
 
 def _first_token_seconds(text: str) -> float:
-    found = _SECONDS.fullmatch(text.strip().lower())
-    seconds = float(found["number"]) * (1e-3 if found["unit"] == "ms" else 1) if found else 0.0
+    seconds = words.amount(text, _SECONDS)
     if not seconds:
         raise WorkloadError(
             f"--first-token {text!r} is invalid; {words.meant_point(text)}give a time above 0 like"

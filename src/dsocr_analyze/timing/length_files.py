@@ -10,10 +10,9 @@ import numpy as np
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.row_files import (
     RowKind,
-    columns_text,
-    meant_columns,
     open_rows,
     problem_text,
+    wanted_columns,
     whole_numbers,
 )
 from dsocr_analyze.timing.assumptions import OutputLengths
@@ -58,16 +57,8 @@ def read_lengths(path: Path, *, warn: Callable[[str], None] = lambda _: None) ->
 
 
 def _wanted_column(what: str, names: list[str]) -> tuple[str, ...]:
-    found = names.count(_LENGTH_COLUMN)
-    if found > 1:
-        raise WorkloadError(f"{what} has {found} columns {_LENGTH_COLUMN!r}; give one")
-    if found:
-        return (_LENGTH_COLUMN,)
     if len(names) != 1:
-        raise WorkloadError(
-            f"{what} has no column {_LENGTH_COLUMN!r} (it has {columns_text(names)}); "
-            f"{meant_columns(names, _KIND.known)}{_KIND.right}"
-        )
+        return wanted_columns(what, names, _KIND.known, needed=_KIND.known, right=_KIND.right)
     if re.fullmatch(r"[+-]?[0-9]+(\.[0-9]*)?", names[0].strip()):
         raise WorkloadError(
             f"the only column of {what} is called {names[0]!r}, which is a number; "
