@@ -105,6 +105,11 @@ REFUSED = [
      "--base-size 'big' is invalid; give a whole number of pixels; see dsocr-analyze --help-all"),
     ("--base-size", 2,
      "--base-size needs a value: --base-size PIXELS; see dsocr-analyze --help-all"),
+    ("time --tp 2", 2,
+     "no option --tp: a GPU runs the whole model, which is never split over several;"
+     " see dsocr-analyze time --help"),
+    # Dashes make no two options alike.
+    ("plan --electricity 0.3", 2, "no option --electricity; see dsocr-analyze plan --help"),
     ("--crop-mod 1", 2, "no option --crop-mod; did you mean --crop-mode? see dsocr-analyze --help"),
     ("--seq-len 903", 2,
      "--seq-len 903 is below the 903 visual tokens of the page and BOS; give at least 904"),

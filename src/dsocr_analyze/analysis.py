@@ -97,11 +97,11 @@ class Engine:
         return msgspec.structs.replace(report, time=entries)
 
     def entries(
-        self, asked: PageRequest, leave_out: Callable[[DeviceError], None] | None = None
+        self, asked: PageRequest, leave_out: Callable[[str, DeviceError], None] | None = None
     ) -> tuple[TimeEntry, ...]:
         """The predictions by GPU and runtime.
 
-        If a GPU lacks a data type, `leave_out` is called with the reason.
+        If a GPU lacks a data type, `leave_out` is called with its title and the reason.
 
         Raises:
             DeviceError: A GPU lacks a data type, without `leave_out`.
@@ -124,7 +124,7 @@ class Engine:
                 except DeviceError as error:
                     if leave_out is None:
                         raise
-                    leave_out(error)
+                    leave_out(device.gpu.title, error)
         return tuple(found)
 
     def priced(

@@ -384,11 +384,11 @@ def plan_document(
     planned: PlannedPages,
     goals: Goals,
     opening: CountOpening,
-    leave_out: Callable[[DeviceError], None] | None = None,
+    leave_out: Callable[[str, DeviceError], None] | None = None,
 ) -> PlanDocument:
     """The plans for all GPUs.
 
-    If one lacks a data type or a kernel, `leave_out` is called with the reason.
+    If one lacks a data type or a kernel, `leave_out` is called with its title and the reason.
 
     Raises:
         ConfigError: The model can't be served.
@@ -401,7 +401,7 @@ def plan_document(
         except DeviceError as error:
             if leave_out is None:
                 raise
-            leave_out(error)
+            leave_out(profile.gpu.title, error)
         else:
             plans[profile.gpu.name] = found
     if not plans:

@@ -124,15 +124,17 @@ def plan(
     opening = setting.opening_of(
         directory, architecture, [chosen], command="plan", options=options.options_used(context)
     )
+    left_out = words.LeftOut()
     document = plans.plan_document(
         counted, way, requested, planned, goals, opening,
-        None if named else partial(words.leave_out, context),
+        None if named else left_out,
     )  # fmt: skip
     words.warn(context, setting.warnings_of_modes(architecture, [chosen]), arguments=())
     printing.emit(context, document, printing.Said(
         plan_tables.answer(document), [*plan_tables.plan_tables(document)],
         [printing.assumptions(context, document.assumptions, document.notes)],
     ))  # fmt: skip
+    left_out.say(context)
     if document.gpus[0].point is None:
         raise typer.Exit(exits.NO)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -149,7 +148,8 @@ def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_a
         raise WorkloadError(
             f"--quantity {given['quantity']} is for a picture; give --plot FILE too"
         )
-    entries = engine.entries(asked, partial(words.leave_out, context) if is_of_all else None)
+    left_out = words.LeftOut()
+    entries = engine.entries(asked, left_out if is_of_all else None)
     if not entries:
         raise WorkloadError("no GPU of the catalogue supports these types; give others")
     report = time_tables.TimeReport(
@@ -191,6 +191,7 @@ def _show(context: typer.Context, engine: Engine, asked: PageRequest, *, is_of_a
         [given["plot"]],
     )
     printing.emit(context, report, said, picture=picture)
+    left_out.say(context)
 
 
 # --- benchmarks of servers ---------------------------------------------------------------------

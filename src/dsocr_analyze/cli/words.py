@@ -94,9 +94,22 @@ def note(context: typer.Context, message: str) -> None:
         complain(message)
 
 
-def leave_out(context: typer.Context, error: DeviceError) -> None:
-    """Says why one GPU of the whole catalogue, lacking a type or a kernel, is left out."""
-    note(context, f"left out: {in_options(str(error), error.arguments)}")
+class LeftOut:
+    """GPUs of the whole catalogue that lack a type or a kernel, by the reason."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, tuple[str, list[str]]] = {}
+
+    def __call__(self, gpu: str, error: DeviceError) -> None:
+        """Adds one, by its title."""
+        said = in_options(str(error), error.arguments)
+        self._reasons.setdefault(said.replace(gpu, ""), (said, []))[1].append(gpu)
+
+    def say(self, context: typer.Context) -> None:
+        """Prints one line per reason, to be called behind the answer."""
+        for said, (_, *others) in self._reasons.values():
+            also = f" (also {', '.join(others)})" if others else ""
+            note(context, f"left out: {said}{also}")
 
 
 def note_untraceable(context: typer.Context, directory: ModelDirectory, of: str = "") -> None:
@@ -146,6 +159,11 @@ _COMPARED: Final = {
     "--arch": "compare A B",
 }
 """How to compare several values of options that always take one."""
+
+_SPLITTING: Final = (
+    "--tp", "--tp-size", "--tensor-parallel-size", "--pp", "--pp-size", "--pipeline-parallel-size"
+)  # fmt: skip
+"""Options with which servers split a model over GPUs."""
 
 _SWITCHED: Final = {
     "true": "1", "yes": "1", "on": "1", "y": "1", "false": "0", "no": "0", "off": "0", "n": "0"
@@ -217,7 +235,11 @@ def _unknown_option(error: Any, context: Any) -> str:
     if having:
         of = ", ".join(having)
         return f"{context.command_path} has no option {name}, which is an option of {of}"
-    near = did_you_mean(name, _options_of(context.command)).rstrip()
+    if name in _SPLITTING:
+        return f"no option {name}: a GPU runs the whole model, which is never split over several"
+    # Dashes, which all options have, would make any two short names alike.
+    bare = {each.lstrip("-"): each for each in _options_of(context.command)}
+    near = did_you_mean(name.lstrip("-"), (), bare).rstrip()
     return f"no option {name}{near and '; '}{near}"
 
 
