@@ -228,7 +228,7 @@ def plan(
     return plans.plan_document(
         counted, way, requested, planned, goals,
         setting.opening_of(directory, counted.architecture, [chosen]),
-        None if gpu else lambda _: None,
+        None if gpu else lambda *_: None,
     )  # fmt: skip
 
 

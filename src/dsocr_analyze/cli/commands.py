@@ -375,9 +375,9 @@ def _curves(
         return (), f"No seconds are predicted: {error}"
     request = of_all() if request is None else request
     request = replace(request, concurrency=sorted({*request.concurrency, *_CURVE}))
-    lacking: list[DeviceError] = []
-    found = replace(engine, time=request).entries(asked, lacking.append)
-    return found, "" if found else f"No seconds are predicted: {lacking[0]}"
+    lacking: dict[str, DeviceError] = {}
+    found = replace(engine, time=request).entries(asked, lacking.__setitem__)
+    return found, "" if found else f"No seconds are predicted: {next(iter(lacking.values()))}"
 
 
 _app = typer.Typer(
