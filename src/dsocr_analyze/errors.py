@@ -96,11 +96,11 @@ def refuse(
 ) -> None:
     """Raises an error for the first of some rules that is broken: what is wrong, and the message.
 
-    `arguments` are those that any of the messages name.
+    Of the `arguments` that messages name, the error has those in its own.
     """
     for is_wrong, message in rules:
         if is_wrong:
-            raise error(message, arguments=arguments)
+            raise error(message, arguments=[each for each in arguments if each in message])
 
 
 # --- what was meant --------------------------------------------------------------------------
