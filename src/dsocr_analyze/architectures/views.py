@@ -138,12 +138,12 @@ class CropRule(PageRule):
     @cached_property
     def grids(self) -> tuple[tuple[int, int], ...]:
         """Every grid (columns, rows) by area; no page is nearest to two of one area."""
-        grids: tuple[tuple[int, int], ...] = ()
-        for area in range(2, self.most_views + 1):
-            for columns in range(1, area + 1):
-                if area % columns == 0:
-                    grids += ((columns, area // columns),)
-        return grids
+        return tuple(
+            (columns, area // columns)
+            for area in range(2, self.most_views + 1)
+            for columns in range(1, area + 1)
+            if area % columns == 0
+        )
 
     def grid(self, width: int, height: int) -> tuple[int, int]:
         """Columns and rows of a page's local views; (1, 1) for a page of at most one tile.

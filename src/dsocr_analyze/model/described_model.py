@@ -41,7 +41,7 @@ _MOST_EXPERTS: Final = 1024
 
 def config_and_class(
     directory: ModelDirectory,
-) -> tuple[transformers.PretrainedConfig, type]:
+) -> tuple[transformers.PretrainedConfig, type[torch.nn.Module]]:
     """The config object and the model class for a directory without code.
 
     Raises ConfigError if the installed transformers does not know one of them.

@@ -200,8 +200,7 @@ def _of_transformers(
     ):
         config, model_class = config_and_class(directory)
         use_attention(config, attention)
-        module: torch.nn.Module = model_class(config)
-        return module
+        return model_class(config)
 
 
 def _of_its_code(

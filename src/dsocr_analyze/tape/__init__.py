@@ -415,9 +415,7 @@ class Tape:
         flops: Size,
     ) -> list[Operand]:
         """Softmax, sorting or top k: independent rows, several outputs."""
-        written = 0
-        for n, dtype in outputs:
-            written += n * dtype.nbytes
+        written = sum(n * dtype.nbytes for n, dtype in outputs)
         work = Work(0, flops, 0, x.nbytes, written)
         self.record(kind, operator, shape, x.dtype, outputs[0][1], work)
         return list(starmap(partial(Operand, tape=self), outputs))

@@ -130,16 +130,16 @@ class LiveTensors:
             self._nbytes -= living.nbytes
         self.add(new)
 
-    def put_on_host(self, tensor: torch.Tensor) -> None:
-        """Leaves out a tensor on the CPU that would be on the host beside a GPU.
+    def put_on_host(self, result: Value) -> None:
+        """Leaves out a result's tensors on the CPU that would be on the host beside a GPU.
 
         Those that already count are on the device.
         """
-        if tensor.is_nested or tensor.layout is not torch.strided:
-            return  # without memory of its own
-        if not self._knows(tensor.untyped_storage()):
-            self.hosts += 1
-            self.watch(tensor.untyped_storage(), 0, is_on_host=True)
+        for tensor in tensors_in([result]):
+            has_memory = not tensor.is_nested and tensor.layout is torch.strided  # of its own
+            if has_memory and not self._knows(tensor.untyped_storage()):
+                self.hosts += 1
+                self.watch(tensor.untyped_storage(), 0, is_on_host=True)
 
     def is_on_host(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was put on the host; one without memory of its own never is."""
@@ -173,20 +173,21 @@ class LiveTensors:
         self._known[living.key] = living
         self._nbytes += nbytes
 
-    def nbytes_of(self, tensor: torch.Tensor, births: int = 0) -> int:
-        """Bytes of the tensor's storage that count as alive, if made after the first `births`."""
-        living = self._of(tensor.untyped_storage())
-        return 0 if living is None or living.birth <= births else living.nbytes
-
     def made_among(
-        self, tensors: Iterable[torch.Tensor], births: int
-    ) -> tuple[tuple[int, int], ...]:
-        """Of each storage made after the first `births`, its first tensor's position and bytes."""
+        self, tensors: Iterable[torch.Tensor], births: int, before: int
+    ) -> tuple[tuple[tuple[int, int], ...], bool]:
+        """What a call made of the tensors that it returned.
+
+        Of each storage made after the first `births`, its first tensor's position and bytes; and
+        whether nothing else is alive beyond the bytes `before`.
+        """
         made = dict[int, tuple[int, int]]()
         for index, tensor in enumerate(tensors):
-            if nbytes := self.nbytes_of(tensor, births):
-                made.setdefault(tensor.untyped_storage()._cdata, (index, nbytes))
-        return tuple(made.values())
+            living = self._of(tensor.untyped_storage())
+            if living is not None and living.birth > births and living.nbytes:
+                made.setdefault(living.key, (index, living.nbytes))
+        is_all = self.nbytes == before + sum(nbytes for _, nbytes in made.values())
+        return tuple(made.values()), is_all
 
     def _book_freed(self) -> None:
         freed = self._freed
@@ -250,8 +251,7 @@ class _Places:
         result = self._placed(is_on_host, func, args, kwargs)
         if is_on_host:  # `torch.tensor` makes it where no operator is seen
             with torch._C.DisableTorchFunction():
-                for tensor in tensors_in([result]):
-                    self._memory.put_on_host(tensor)
+                self._memory.put_on_host(result)
         return result
 
     def finish(self, func: Operator, args: Arguments, kwargs: Keywords) -> Value:
@@ -263,8 +263,7 @@ class _Places:
             given = [*tensors_in([*args, *kwargs.values()])]
             is_on_host = bool(given) and all(map(self._memory.is_on_host, given))
             if self._on_host[-1] if self._on_host else is_on_host:
-                for tensor in tensors_in([output]):
-                    self._memory.put_on_host(tensor)
+                self._memory.put_on_host(output)
         return output
 
     def _moves_to_host(self, func: Function, args: Arguments, kwargs: Keywords) -> bool | None:

@@ -47,8 +47,6 @@ class RunningModules:
         """The modules whose forward is running; empty in code around the model."""
         self._stays = 0
         """How many of them run to the end of the pass."""
-        self.path = ""
-        """Path of the innermost of them; empty for the model itself."""
         self.calls: list[str] = []
         """Paths of the modules called so far."""
         self.customized: set[str] = set()
@@ -59,7 +57,6 @@ class RunningModules:
     def begin(self, calls: list[str], *, is_call: bool = False) -> None:
         """Starts another pass, whose calls are appended to `calls`; maybe one of the model."""
         self.stack.clear()
-        self.path = ""
         self.calls = calls
         self._stays = int(is_call)
         if is_call:
@@ -117,6 +114,11 @@ class RunningModules:
 
     # the stack
 
+    @property
+    def path(self) -> str:
+        """Path of the innermost module that runs; empty for the model itself, or around it."""
+        return self.stack[-1].path if self.stack else ""
+
     def _on_enter(self, module: torch.nn.Module, _: Arguments) -> None:
         if threading.get_ident() == self.thread and not self._is_entered(module):
             self._push(module)
@@ -128,7 +130,6 @@ class RunningModules:
         for index in range(len(self.stack) - 1, self._stays - 1, -1):
             if self.stack[index].module is module:
                 del self.stack[index:]
-                self.path = self.stack[-1].path if self.stack else ""
                 return
 
     def _is_entered(self, module: torch.nn.Module) -> bool:
@@ -138,9 +139,8 @@ class RunningModules:
     def _push(self, module: torch.nn.Module) -> _Frame:
         # One created during the pass is counted as its caller.
         paths = self.paths.get(module, [self.path])
-        self.path = paths[0] if len(paths) == 1 else self._path_among(paths)
-        self.calls.append(self.path)
-        frame = _Frame(module, self.path)
+        frame = _Frame(module, paths[0] if len(paths) == 1 else self._path_among(paths))
+        self.calls.append(frame.path)
         self.stack.append(frame)
         return frame
 
@@ -165,7 +165,6 @@ class RunningModules:
             frame.running = False
             if called_directly and frame in self.stack:
                 del self.stack[self.stack.index(frame) :]
-                self.path = self.stack[-1].path if self.stack else ""
 
 
 @dataclass(slots=True, eq=False)

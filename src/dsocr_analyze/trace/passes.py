@@ -14,7 +14,16 @@ import torch
 
 from dsocr_analyze.architectures.architecture import Architecture
 from dsocr_analyze.figures import OperatorLedger, StageFigures, StageScope, owner_among
-from dsocr_analyze.kernels import Kernel, Work, grouped, merged, total_work, with_ancestors, work_by
+from dsocr_analyze.kernels import (
+    NO_WORK,
+    Kernel,
+    Work,
+    grouped,
+    merged,
+    total_work,
+    with_ancestors,
+    work_by,
+)
 from dsocr_analyze.model.forward import blamed_on, running
 from dsocr_analyze.model.generation import Generation, flash_attention, left_as_it_was
 from dsocr_analyze.model.loading import LoadedModel
@@ -136,13 +145,12 @@ def recorded_flash_attention(recorder: Recorder) -> Callable[..., torch.Tensor]:
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Value, **kwargs: Value
     ) -> torch.Tensor:
         causal = args[2] if len(args) > 2 else kwargs.get("causal", False)
-        output: torch.Tensor = recorder.record_whole(
+        return recorder.record_whole(
             "flash_attention",
             [q, k, v],
             {"is_causal": bool(causal)},
             lambda: flash_attention(q, k, v, *args, **kwargs),
         )
-        return output
 
     return flash_attn_func
 
@@ -365,15 +373,11 @@ def growing_work(step: Trace, routed_expert: re.Pattern[str] | None) -> Work:
 
 def traced_modules(trace: Trace) -> dict[str, TracedModule]:
     """Calls, shapes and FLOPs (with all modules below) of every path that took part."""
-    total = with_ancestors(work_by(trace.kernels, "path"))
-    calls = Counter(trace.calls)
+    total, calls = with_ancestors(work_by(trace.kernels, "path")), Counter(trace.calls)
     found = {}
     for path in calls.keys() | total.keys():
-        inputs, outputs = trace.shapes.get(path, (None, None))
-        flops = total[path].flops if path in total else 0
-        found[path] = TracedModule(
-            calls.get(path, 0), _tensors_only(inputs), _tensors_only(outputs), flops
-        )
+        inputs, outputs = map(_tensors_only, trace.shapes.get(path, (None, None)))
+        found[path] = TracedModule(calls[path], inputs, outputs, total.get(path, NO_WORK).flops)
     return found
 
 

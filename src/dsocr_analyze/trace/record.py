@@ -331,10 +331,14 @@ class Repetition:
                 items = value if isinstance(value, SEQUENCES) else (value,)
                 if all(map(_is_plain, map(type, items))):
                     described.append((name, items is value, *items))
-        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-            described.append((name, None if tensor is None else (tensor.shape, tensor.dtype)))
-        for name, child in module._modules.items():
-            described.append((name, None if child is None else self._variant_of(child)))
+        described += [
+            (name, None if tensor is None else (tensor.shape, tensor.dtype))
+            for name, tensor in (*module._parameters.items(), *module._buffers.items())
+        ]
+        described += [
+            (name, None if child is None else self._variant_of(child))
+            for name, child in module._modules.items()
+        ]
         variant = self._descriptions.setdefault(tuple(described), len(self._descriptions))
         self._variants[module] = variant
         return variant
@@ -355,14 +359,13 @@ class FirstCall:
         memory but its output's.
         """
         returned, again = [*tensors_in([output])], Output.of(output)
-        made = self._memory.made_among(returned, self._births)
+        made, is_all = self._memory.made_among(returned, self._births, self._nbytes)
         if again is None or len(made) != len(returned):
             return None
         versions, attributes = self._state()
         if versions != self._versions or len(attributes) != len(self._attributes):
             return None
         is_untouched = all(map(is_, attributes, self._attributes))
-        is_all = self._memory.nbytes == self._nbytes + sum(nbytes for _, nbytes in made)
         return RecordedCall(path, trace, again) if is_untouched and is_all else None
 
     def _state(self) -> tuple[list[int], list[Any]]:

@@ -299,8 +299,7 @@ class Recorder:
             output = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             returned = [*tensors_in([output])]
-            made = memory.made_among(returned, births)
-            is_all = memory.nbytes == alive + sum(nbytes for _, nbytes in made)
+            made, is_all = memory.made_among(returned, births, alive)
             is_all &= not any(map(memory.is_on_host, returned))
             is_all &= not any(map(was_known, returned))
             if len(_EFFECTS) >= _MOST_CALLS:

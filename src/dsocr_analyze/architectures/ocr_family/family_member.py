@@ -367,10 +367,9 @@ class FamilyMember(OcrModel, Architecture):
 
         A blank fp32 patch stands for no local views.
         """
-        pages = workload.prompt_pages
+        pages, pixels = workload.prompt_pages, sum(view.pixels for view in workload.views)
         page = workload.seq_len * (3 * INT64.nbytes + BOOL.nbytes)
-        for view in workload.views:
-            page += pages * CHANNELS * view.pixels * dtype.nbytes
+        page += pages * CHANNELS * pixels * dtype.nbytes
         if workload.local_views is None:
             page += CHANNELS * workload.base_size**2 * FLOAT32.nbytes
         return workload.batch_size * (page + pages * len(workload.grid) * INT64.nbytes)
