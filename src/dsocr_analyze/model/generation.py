@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from itertools import repeat
-from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import torch
 import transformers
@@ -37,10 +37,6 @@ from dsocr_analyze.workload import AnyWorkload
 
 Record = TypeVar("Record")
 """What is recorded of a pass."""
-
-
-_Table: TypeAlias = dict[Any, Any]
-"""What a module keeps: attributes, buffers or hooks."""
 
 
 class Generation(Generic[Record]):
@@ -418,12 +414,13 @@ def _restorer(modules: Iterable[torch.nn.Module]) -> Callable[[], None]:
 
     Such are children, buffers, hooks (transformers 5 adds some), and caches of a module's own.
     """
-    tables: list[_Table] = []
-    for module in modules:
-        if not isinstance(module, torch.jit.ScriptModule):  # only its own code changes anything
-            own = vars(module)
-            tables.append(own)
-            tables += [each for each in own.values() if type(each) in (dict, OrderedDict)]
+    tables: list[dict[Any, Any]] = [
+        table
+        for module in modules
+        if not isinstance(module, torch.jit.ScriptModule)  # only its own code changes anything
+        for table in (vars(module), *vars(module).values())
+        if type(table) in (dict, OrderedDict)
+    ]
     contents = [table.copy() if table else () for table in tables]
 
     def restore() -> None:

@@ -113,16 +113,13 @@ def is_contraction(equation: Any, operands: Sequence[torch.Tensor]) -> bool:
     """
     if not isinstance(equation, str) or len(operands) != 2 or "." in equation:
         return False
-    for labels in equation.replace(" ", "").partition("->")[0].split(","):
-        if len(set(labels)) < len(labels):
-            return False
+    labels_of_inputs = equation.replace(" ", "").partition("->")[0].split(",")
+    if any(len(set(labels)) < len(labels) for labels in labels_of_inputs):
+        return False
     left, right, output = _einsum_sizes(equation, operands)
-    is_summed = False
-    for label in left.keys() & right.keys():
-        if left[label] != right[label]:
-            return False
-        is_summed |= left[label] > 1 and label not in output
-    return is_summed
+    shared = left.keys() & right.keys()
+    is_broadcast = any(left[label] != right[label] for label in shared)
+    return not is_broadcast and any(left[each] > 1 and each not in output for each in shared)
 
 
 def _einsum_dimensions(call: Call) -> Gemm:
@@ -143,13 +140,13 @@ def _einsum_dimensions(call: Call) -> Gemm:
 def _einsum_vector_flops(call: Call) -> int:
     """Additions that sum over labels of just one operand."""
     left, right, output = _einsum_sizes(*call.args[:2])
-    total = 0
-    for own, other, operand in zip((left, right), (right, left), call.args[1], strict=True):
-        for label, size in own.items():
-            if size > 1 and label not in other and label not in output:
-                total += operand.numel()
-                break
-    return total
+    return sum(
+        operand.numel()
+        for own, other, operand in zip((left, right), (right, left), call.args[1], strict=True)
+        if any(
+            size > 1 for label, size in own.items() if label not in other and label not in output
+        )
+    )
 
 
 # --- grouped products ------------------------------------------------------------------------

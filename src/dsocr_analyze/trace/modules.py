@@ -15,7 +15,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.hooks import RemovableHandle
 
 from dsocr_analyze.forking import undone
-from dsocr_analyze.kernels import ancestors
+from dsocr_analyze.kernels import ancestors, grouped
 from dsocr_analyze.model.process_settings import Arguments, Function, Keywords, Value
 
 Run = Callable[[torch.nn.Module, str, Function, Arguments, Keywords], Value]
@@ -30,10 +30,7 @@ class _Frame:
 
 def paths_of(model: torch.nn.Module) -> dict[torch.nn.Module, list[str]]:
     """All paths of each module at or below a model, which comes first."""
-    found: dict[torch.nn.Module, list[str]] = {}
-    for path, module in model.named_modules(remove_duplicate=False):
-        found.setdefault(module, []).append(path)
-    return found
+    return grouped((module, path) for path, module in model.named_modules(remove_duplicate=False))
 
 
 class RunningModules:

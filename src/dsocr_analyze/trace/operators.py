@@ -204,9 +204,11 @@ _MOVEMENT_RULES: Final[list[tuple[Rule, str]]] = [
 
 # --- the tables ------------------------------------------------------------------------------
 
-RULES: Final = dict[str, Rule]()
-for _rule, _names in (*MATRIX_RULES, *VECTOR_RULES, *_MOVEMENT_RULES):
-    RULES.update(dict.fromkeys(_names.split(), _rule))
+RULES: Final = {
+    name: rule
+    for rule, names in (*MATRIX_RULES, *VECTOR_RULES, *_MOVEMENT_RULES)
+    for name in names.split()
+}
 
 FREE: Final[frozenset[str]] = frozenset(
     # views: the same memory under another shape

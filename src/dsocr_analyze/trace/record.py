@@ -220,10 +220,11 @@ def is_repeatable(func: Function) -> bool:
 def stays_on(device: torch.device, func: Function, args: Arguments, kwargs: Keywords) -> bool:
     """Whether a call's results are where its tensors are, on a device, or where it says itself."""
     named = kwargs.get("device")
-    if func is torch.Tensor.to:
-        for each in args[1:]:
-            if type(each) is not torch.dtype and (type(each) is not torch.device or each != device):
-                return False
+    if func is torch.Tensor.to and not all(
+        type(each) is torch.dtype or (type(each) is torch.device and each == device)
+        for each in args[1:]
+    ):
+        return False
     if named is None:
         return func not in _ELSEWHERE
     return type(named) is torch.device and named == device

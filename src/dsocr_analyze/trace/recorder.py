@@ -122,9 +122,8 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         # `KnownShapes`, which only answers, is ours.
-        is_watched = False
-        for mode in _get_current_dispatch_mode_stack():
-            is_watched |= getattr(mode, "answer", None) is not known_shape
+        modes = _get_current_dispatch_mode_stack()
+        is_watched = any(getattr(mode, "answer", None) is not known_shape for mode in modes)
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._modules.attached(self._run))
             with torch._C.DisableTorchFunction():
@@ -398,9 +397,11 @@ class Recorder:
         PyTorch allocates the larger memory, copies the old contents, and then frees the old memory.
         """
         with torch._C.DisableTorchFunction():
-            before = {}
-            for storage in map(torch.Tensor.untyped_storage, tensors_in([*args, *kwargs.values()])):
-                before[storage._cdata] = storage, storage.nbytes()
+            given = tensors_in([*args, *kwargs.values()])
+            before = {
+                storage._cdata: (storage, storage.nbytes())
+                for storage in map(torch.Tensor.untyped_storage, given)
+            }
         output = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             for storage, held in before.values():

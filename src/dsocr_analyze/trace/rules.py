@@ -209,10 +209,8 @@ def _reduction_rows(call: Call) -> Rows:
 def _sort_rows(call: Call) -> Rows:
     """The sorted rows; overloads take the dimension in different positions."""
     tensor = call.tensors[0]
-    dim = call.kwargs.get("dim", -1)
-    for argument in call.args[1:]:
-        if isinstance(argument, int) and not isinstance(argument, bool):
-            dim = argument
+    numbers = [each for each in call.args[1:] if type(each) is int]
+    dim = numbers[-1] if numbers else call.kwargs.get("dim", -1)
     return _rows(tensor.numel(), int(tensor.shape[dim]) if tensor.dim() else 1)
 
 
@@ -466,9 +464,7 @@ _REAL_FLOPS: Final[dict[int, str]] = {
 }
 """Operators by their real operations per operation of the real rule."""
 
-_FLOPS_OF: Final = dict[str, int]()
-for _flops, _names in _REAL_FLOPS.items():
-    _FLOPS_OF.update(dict.fromkeys(_names.split(), _flops))
+_FLOPS_OF: Final = {name: flops for flops, names in _REAL_FLOPS.items() for name in names.split()}
 
 
 def _scaled(counts: tuple[tuple[int, Count], ...], call: Call) -> int:

@@ -240,12 +240,14 @@ _PIXELS: Final = re.compile(r"(?P<width>-?[0-9]{1,18}) *x *(?P<height>-?[0-9]{1,
 
 def check_page(width: Any, height: Any) -> tuple[int, int]:
     """The sides of a page; raises PageError unless both are from 1 to `LARGEST_SIDE` pixels."""
-    for side in (width, height):
-        if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= LARGEST_SIDE:
-            raise PageError(
-                f"a page of {width!r} x {height!r} pixels is invalid; "
-                f"give whole numbers from 1 to {LARGEST_SIDE} per side"
-            )
+    if not all(
+        isinstance(side, int) and not isinstance(side, bool) and 1 <= side <= LARGEST_SIDE
+        for side in (width, height)
+    ):
+        raise PageError(
+            f"a page of {width!r} x {height!r} pixels is invalid; "
+            f"give whole numbers from 1 to {LARGEST_SIDE} per side"
+        )
     return width, height
 
 

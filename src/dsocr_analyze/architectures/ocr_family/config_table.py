@@ -390,9 +390,11 @@ def table_of(
         copy: As of the table.
         built: As of the table.
     """
-    everywhere: Rules = {}
-    for reason, keys in _EVERYWHERE.items():
-        everywhere |= dict.fromkeys(keys, Harmless(reason, everywhere=True))
+    everywhere: Rules = {
+        key: Harmless(reason, everywhere=True)
+        for reason, keys in _EVERYWHERE.items()
+        for key in keys
+    }
     rules = {tuple(name.split(".")): rule for name, rule in (everywhere | named).items()}
     sections = {path[:length] for path in rules for length in range(1, len(path))}
     return KeyTable(rules, sections, conditions, defaults, copy, built)
