@@ -453,10 +453,11 @@ def without_unused_imports() -> Iterator[None]:
     """The body imports what no pass uses only if it is used after all."""
     with exclusive():
         finder = _RealParts()
-        stand_ins = list[_StandIn]()  # for those that are installed and not imported yet
-        for name in _ANSWERS:
-            if name not in sys.modules and _is_installed(name.partition(".")[0]):
-                stand_ins.append(_stand_in_for(name))
+        stand_ins = [  # for those that are installed and not imported yet
+            _stand_in_for(name)
+            for name in _ANSWERS
+            if name not in sys.modules and _is_installed(name.partition(".")[0])
+        ]
 
         def give_way() -> None:
             if finder in sys.meta_path:

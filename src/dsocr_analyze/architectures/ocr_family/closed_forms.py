@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
-from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar, Final
 
@@ -50,6 +49,7 @@ from dsocr_analyze.kernels import (
     Dtype,
     Kernel,
     Work,
+    grouped,
     merged,
     total_work,
 )
@@ -278,35 +278,28 @@ class ClosedForms:
         first = step(self.model, c, _pass_of_step(c, workload, 0, flash=flash_attention), dtype)
         params, parameters = owned_params(self.model, c)
         experts = self.experts_touched(c, workload, dtype)
-        kernels: defaultdict[str, list[Kernel]] = defaultdict(list)
+        kernels = grouped((each.stage, each) for tape in (pages, first) for each in tape.kernels)
         calls: defaultdict[str, dict[str, int]] = defaultdict(dict)
-        for tape in (pages, first):
-            for name, records in groupby(tape.kernels, attrgetter("stage")):
-                kernels[name] += records
-            for path, name, times in tape.calls:
-                calls[name][path] = calls[name].get(path, 0) + times
-        stages, batch = {}, NO_WORK
-        for stage in self.model.stages:
-            name = stage.name
-            stages[name] = figures = StageFigures(
-                name=name,
-                params=params[name],
-                calls=calls[name][stage.prefixes[0] if stage.role == "vision" else ""],
-                kernels=merged(kernels[name]),
-                module_calls=calls[name],
+        for path, name, times in (*pages.calls, *first.calls):
+            calls[name][path] = calls[name].get(path, 0) + times
+        stages = {
+            stage.name: StageFigures(
+                name=stage.name,
+                params=params[stage.name],
+                calls=calls[stage.name][stage.prefixes[0] if stage.role == "vision" else ""],
+                kernels=merged(kernels.get(stage.name, ())),
+                module_calls=calls[stage.name],
                 notes=stage.notes,
-                experts=experts.get(name),
+                experts=experts.get(stage.name),
             )
-            if stage.role == "decode":
-                batch = batch.plus(
-                    self._steps_work(c, workload, dtype, figures.work, flash=flash_attention)
-                )
-            else:
-                batch = batch.plus(figures.work)
+            for stage in self.model.stages
+        }
+        *passes, decode = map(attrgetter("work"), stages.values())
+        steps = self._steps_work(c, workload, dtype, decode, flash=flash_attention)
         return Composition(
             stages=stages,
             parameters=parameters,
-            batch=batch,
+            batch=total_work([*passes, steps]),
             causal_savable_flops=2 * sum(pages.savings),
             memory=self._memory_of(c, workload, dtype, pages.peak, cache_bytes),
         )
