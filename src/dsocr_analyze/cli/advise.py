@@ -96,12 +96,7 @@ _ASKED: Final[options.Added] = {
 
 def advise(
     context: typer.Context,
-    model: str | None = None,
-    arch: str | None = None,
-    config: Path | None = None,
-    sliding_window: int | None = None,
-    dtype: str = "bfloat16",
-    use_flash_attn: int = 0,
+    of_model: options.Added = page_options.MODEL | page_options.WINDOW | page_options.TYPES,
     mode: Annotated[str | None, "modes"] = None,
     page: str | None = None,
     image: Path | None = None,
@@ -127,9 +122,7 @@ def advise(
     limits = {"--minimum-dpi": given["minimum_dpi"],
               "--maximum-compression": given["maximum_compression"]}  # fmt: skip
     time = page_options.request_with_report(context)
-    directory = page_options.model_directory_from(
-        model, arch, config, sliding_window=sliding_window
-    )
+    directory = page_options.directory_asked(given)
     words.print_config_findings(context, directory, by_closed_forms=True)
     size, dpi = _page(page, image, given["page_dpi"])
     modes = list(dict.fromkeys(axes.parse_modes("mode", mode or "all", directory.architecture)))

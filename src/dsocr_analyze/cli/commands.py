@@ -271,16 +271,9 @@ _CURVE: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 def analyze(
     context: typer.Context,
-    model: str | None = None,
-    arch: str | None = None,
-    config: Path | None = None,
-    stages: Path | None = None,
-    hf_config: Path | None = None,
-    sliding_window: int | None = None,
-    trust_remote_code: bool = False,
+    of_model: options.Added = page_options.DESCRIBED | page_options.WINDOW | page_options.TRUST,
     device: str = "meta",
-    dtype: str = "bfloat16",
-    use_flash_attn: int = 0,
+    types: options.Added = page_options.TYPES,
     of_page: options.Added = page_options.OF_A_PAGE,
     engine: Annotated[str | None, "usual_engine"] = None,
     output: Annotated[Path, "reports"] = _DEFAULT_OUTPUT,
@@ -302,25 +295,25 @@ def analyze(
                     " command"
                 )
         return
-    untraced = ""
+    given, untraced = context.params, ""
+    is_trusted = given["trust_remote_code"]
     if engine is None:
-        is_run = trust_remote_code or device != "meta" or stages is not None
+        is_run = is_trusted or device != "meta" or given["stages"] is not None
         engine, untraced = usual_engine(is_run=is_run)
-        context.params["engine"] = engine
+        given["engine"] = engine
     if engine == "analytic" and device != "meta":
         raise DeviceError(f"--engine analytic runs nothing; leave out --device {device}")
     # The analytic engine reads the directory's config without executing its code.
-    directory = page_options.model_directory_from(
-        model, arch, config, trust_remote_code=trust_remote_code or engine == "analytic",
-        sliding_window=sliding_window, stages=stages, hf_config=hf_config,
-    )  # fmt: skip
-    asked = page_options.page_request(context.params, directory, engine=engine)
+    directory = page_options.directory_asked(
+        given, trust_remote_code=is_trusted or engine == "analytic"
+    )
+    asked = page_options.page_request(given, directory, engine=engine)
     _ = asked.workload  # raises before any work
     output_files.prepare_directory(output, may_lead_out=output != _DEFAULT_OUTPUT)
     printing.check_files(html=html_file)
     counts = Engine(
-        directory, device, trust_remote_code, page_options.request_with_report(context),
-        partial(streams.announced_steps, is_quiet=context.params["quiet"]),
+        directory, device, is_trusted, page_options.request_with_report(context),
+        partial(streams.announced_steps, is_quiet=given["quiet"]),
     )  # fmt: skip
     report = counts.report(asked)
     also = None if json_file in (None, "-") else Path(str(json_file))
@@ -329,7 +322,7 @@ def analyze(
     written = tuple(dict.fromkeys(filter(None, (*files, also))))
     from dsocr_analyze.report.markdown import ReadableReport
 
-    page = partial(_html, report, counts, asked, context.params["profile"])
+    page = partial(_html, report, counts, asked, given["profile"])
     printing.emit(
         context, report, ReadableReport(report, written, full, ": --full", page), files=files
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -23,12 +22,11 @@ from dsocr_analyze.report.opening import (
     opening_line,
     workload_document,
 )
-from dsocr_analyze.workload import position_warnings
+from dsocr_analyze.workload import AnyWorkload, PageWorkload, position_warnings
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.timing.assumptions import Assumptions
-    from dsocr_analyze.workload import AnyWorkload, PageWorkload
 
 _MOST_GB: Final = 100_000
 _MEMORY: Final = re.compile(r"(?P<number>[0-9]{1,6}(?:\.[0-9]{1,9})?) *(?P<unit>gi?b|)")
@@ -137,14 +135,7 @@ def fit(
         ),
     ] = None,
     named_gpus: Annotated[list[str] | None, "gpu"] = None,
-    model: str | None = None,
-    arch: str | None = None,
-    config: Path | None = None,
-    stages: Path | None = None,
-    hf_config: Path | None = None,
-    sliding_window: int | None = None,
-    dtype: str = "bfloat16",
-    use_flash_attn: int = 0,
+    of_model: options.Added = page_options.DESCRIBED | page_options.WINDOW | page_options.TYPES,
     of_page: options.Added = page_options.OF_A_PAGE,
     of_memory: options.Added = _OF_MEMORY,
 ) -> None:  # fmt: skip
@@ -155,17 +146,15 @@ def fit(
     fit, at the higher of two peaks, of the prefill pass and of the last decode step.
     """
     given, jobs = context.params, _jobs(context)
-    element, flash_attention = dtype_named(dtype), bool(use_flash_attn)
+    element, flash_attention = dtype_named(given["dtype"]), bool(given["use_flash_attn"])
     known = kept_files.gpu_profiles(given["profile"])
     named = named_devices(known, options.gpu_names(gpu, named_gpus), given["memory_gb"])
     for each in named:
         catalogue.check_features(each.gpu, element, flash_attention=flash_attention and not jobs)
-    directory = page_options.model_directory_from(
-        model, arch, config, sliding_window=sliding_window, stages=stages, hf_config=hf_config
-    )
-    asked = page_options.page_request(context.params, directory)
+    directory, is_described = page_options.directory_asked(given), given["stages"] is not None
+    asked = page_options.page_request(given, directory)
     architecture, dimensions, workload, _ = Engine(directory).priced(asked, jobs)
-    words.print_config_findings(context, directory, by_closed_forms=stages is None)
+    words.print_config_findings(context, directory, by_closed_forms=not is_described)
     words.warn(context, _doubts(architecture, dimensions, asked.workload, workload))
     devices = named or [*known.values()]
     fits = [
@@ -174,7 +163,7 @@ def fit(
         for each in devices
     ]  # fmt: skip
     served, source = {}, directory.source(architecture.name)
-    traced = [] if stages is None else [fitting.TRACED_ASSUMPTION]
+    traced = [fitting.TRACED_ASSUMPTION] if is_described else []
     assumed = [*map(": ".join, fitting.ASSUMPTIONS.items()), *traced]
     attention = ATTENTION_NAMES[True] if flash_attention else architecture.attention
     for server in jobs:
@@ -185,7 +174,7 @@ def fit(
         model=source, workload=workload_document(asked.workload), gpus=tuple(fits), served=served,
     )  # fmt: skip
     titles = [each.gpu.title for each in devices]
-    by = "the analytic engine" if stages is None else "traces on meta"
+    by = "traces on meta" if is_described else "the analytic engine"
     answers = documents.fit_answers(document, titles, is_named=bool(named))
     printing.emit(context, document, printing.Said(
         "\n".join([*answers, f"Ran: {model_text(source)} by {by}",

@@ -80,16 +80,9 @@ def calibrate(
 
 def measure(
     context: typer.Context,
-    model: str | None = None,
-    arch: str | None = None,
-    config: Path | None = None,
-    stages: Path | None = None,
-    hf_config: Path | None = None,
-    sliding_window: int | None = None,
-    trust_remote_code: bool = False,
+    of_model: options.Added = page_options.DESCRIBED | page_options.WINDOW | page_options.TRUST,
     device: Annotated[str, options.option("cpu|cuda:N", "Device to run on.")] = "cpu",
-    dtype: str = "bfloat16",
-    use_flash_attn: int = 0,
+    types: options.Added = page_options.TYPES,
     of_page: options.Added = page_options.OF_A_PAGE,
     repeats: Annotated[int, options.option("N", "Timed repeats.")] = 5,
     warmups: Annotated[int, options.option("N", "Untimed repeats before them.")] = 2,
@@ -109,10 +102,7 @@ def measure(
     debug: bool = False,
 ) -> None:
     """Run a page's passes on a device, beside their predicted seconds."""
-    directory = page_options.model_directory_from(
-        model, arch, config, trust_remote_code=trust_remote_code, sliding_window=sliding_window,
-        stages=stages, hf_config=hf_config,
-    )  # fmt: skip
+    directory = page_options.directory_asked(context.params)
     asked = page_options.page_request(context.params, directory, engine="trace")
     words.print_config_findings(context, directory, by_closed_forms=False)
     words.warn(context, directory.architecture.warnings_of(asked.workload))

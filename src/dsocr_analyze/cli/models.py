@@ -145,15 +145,9 @@ _SHOWN: Final[options.Added] = {
 
 def tree(
     context: typer.Context,
-    model: str | None = None,
-    arch: str | None = None,
-    config: Path | None = None,
-    stages: Path | None = None,
-    hf_config: Path | None = None,
-    trust_remote_code: bool = False,
+    of_model: options.Added = page_options.DESCRIBED | page_options.TRUST,
     device: str = "meta",
-    dtype: str = "bfloat16",
-    use_flash_attn: int = 0,
+    types: options.Added = page_options.TYPES,
     of_page: options.Added = page_options.SIZES
     | page_options.PROMPT
     | page_options.BATCH
@@ -168,13 +162,14 @@ def tree(
     depth, stage, leaves = asked["depth"], asked["stage"], asked["leaves"]
     if depth is not None and depth < 0:
         raise WorkloadError(f"--depth {depth} is too small; give 0 or more")
-    undescribed = None if stages else page_options.undescribed_model(model, arch, config, hf_config)
+    undescribed = None
+    if asked["stages"] is None:
+        undescribed = page_options.undescribed_model(
+            *(asked[name] for name in ("model", "arch", "config", "hf_config"))
+        )
     if undescribed is not None:
         _refuse_untraceable(given, stage, trace=asked["trace"])
-    directory = undescribed or page_options.model_directory_from(
-        model, arch, config, trust_remote_code=trust_remote_code, stages=stages,
-        hf_config=hf_config,
-    )  # fmt: skip
+    directory = undescribed or page_options.directory_asked(asked)
     words.print_config_findings(context, directory, by_closed_forms=False)
     if stage is not None:
         stage = chosen("--stage", stage, directory.architecture.stage_names)
@@ -188,7 +183,7 @@ def tree(
     workload = request.workload if is_traced else None
     if workload is not None:
         words.warn(context, directory.architecture.warnings_of(workload))
-    engine = Engine(directory, device, trust_remote_code)
+    engine = Engine(directory, device, asked["trust_remote_code"])
     with streams.announced_steps(is_quiet=asked["quiet"]) as announce:
         modules = _modules(
             engine, request, announce, leaves=leaves, depth=depth, stage=stage, trace=is_traced

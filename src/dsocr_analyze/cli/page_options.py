@@ -26,6 +26,22 @@ if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import TimeRequested
     from dsocr_analyze.timing.predict import TimeRequest
 
+MODEL: Final[options.Added] = {
+    "model": (str | None, None),
+    "arch": (str | None, None),
+    "config": (Path | None, None),
+}
+DESCRIBED: Final[options.Added] = {
+    **MODEL,
+    "stages": (Path | None, None),
+    "hf_config": (Path | None, None),
+}
+WINDOW: Final[options.Added] = {"sliding_window": (int | None, None)}
+TRUST: Final[options.Added] = {"trust_remote_code": (bool, False)}
+_OF_A_DIRECTORY: Final = (*DESCRIBED, *WINDOW, *TRUST)
+"""The options about a model, which `directory_asked` reads."""
+TYPES: Final[options.Added] = {"dtype": (str, "bfloat16"), "use_flash_attn": (int, 0)}
+
 SIZES: Final[options.Added] = {
     "mode": (str | None, None),
     "base_size": (int | None, None),
@@ -47,6 +63,12 @@ OF_A_PAGE: Final[options.Added] = {**SIZES, **PROMPT, **NEW_TOKENS, **BATCH, **P
 
 
 # --- the model ------------------------------------------------------------------------------------
+
+
+def directory_asked(given: Mapping[str, Any], **instead: Any) -> ModelDirectory:
+    """The model directory that a command's options, or values in their place, name."""
+    named = {name: given[name] for name in _OF_A_DIRECTORY if name in given}
+    return model_directory_from(**{**named, **instead})
 
 
 def model_directory_from(

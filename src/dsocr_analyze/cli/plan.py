@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.archive.pages import Pages
-    from dsocr_analyze.archive.plan import Goals
 
 _THOUSANDS: Final = re.compile(r",(?=[0-9]{3}(?![0-9]))")
 _COUNTS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
@@ -85,10 +84,7 @@ def plan(
     text_tokens: int | None = None,
     max_new_tokens: int = 1024,
     pdf_dpi: Annotated[int, "pdf_dpi"] = 150,
-    model: str | None = None,
-    arch: str | None = None,
-    config: Path | None = None,
-    sliding_window: int | None = None,
+    of_model: options.Added = page_options.MODEL | page_options.WINDOW,
     dtype: str = "bfloat16",
     output_format: str = "table",
     assumptions: bool = False,
@@ -108,14 +104,18 @@ def plan(
     _check_pages(file, given["pages"])
     named = given["gpu"]
     requested = time_requests.of_many_pages(context, named or rated_gpus())
-    directory = page_options.model_directory_from(
-        model, arch, config, sliding_window=sliding_window
-    )
+    directory = page_options.directory_asked(given)
     counted = setting.CountedModel.from_directory(directory)
     architecture = counted.architecture
     chosen = axes.mode_or_sizes(architecture, mode or architecture.default_mode)
     way = setting.Setting(chosen, dtype_named(dtype))
-    goals = _goals(given)
+    pages, deadline, first_token = (given[each] for each in ("pages", "deadline", "first_token"))
+    goals = plans.Goals(
+        pages=None if pages is None else _number_of_pages(pages),
+        deadline_hours=None if deadline is None else time_requests.deadline_hours(deadline),
+        first_token_seconds=None if first_token is None else _first_token_seconds(first_token),
+        lengths_without_repetition=time_requests.lengths_without_repetition(given),
+    )
     with streams.announced_steps(is_quiet=given["quiet"]) as announce:
         planned = plans.PlannedPages.from_batches(
             _batches(context, architecture, announce), counted, way, requested.job,
@@ -137,19 +137,6 @@ def plan(
     left_out.say(context)
     if document.gpus[0].point is None:
         raise typer.Exit(exits.NO)
-
-
-def _goals(given: Mapping[str, Any]) -> Goals:
-    from dsocr_analyze.archive.plan import Goals
-    from dsocr_analyze.cli import time_requests
-
-    pages, deadline, first_token = (given[each] for each in ("pages", "deadline", "first_token"))
-    return Goals(
-        pages=None if pages is None else _number_of_pages(pages),
-        deadline_hours=None if deadline is None else time_requests.deadline_hours(deadline),
-        first_token_seconds=None if first_token is None else _first_token_seconds(first_token),
-        lengths_without_repetition=time_requests.lengths_without_repetition(given),
-    )
 
 
 def _batches(

@@ -136,9 +136,7 @@ def sweep(
     dtype: Annotated[str, "dtypes"] = "bfloat16",
     use_flash_attn: Annotated[str, "attentions"] = "0",
     sliding_window: Annotated[str | None, "windows"] = None,
-    model: str | None = None,
-    arch: str | None = None,
-    config: Path | None = None,
+    of_model: options.Added = page_options.MODEL,
     results: options.Added = _RESULTS,
     assumptions: bool = False,
     strict: bool = False,
@@ -162,7 +160,7 @@ def _count_combinations(context: typer.Context, time: TimeRequested | None, quan
     from dsocr_analyze.archive import combinations, shown
 
     given = context.params
-    directory = page_options.model_directory_from(given["model"], given["arch"], given["config"])
+    directory = page_options.directory_asked(given, sliding_window=None)
     counted = setting.CountedModel.from_directory(directory)
     architecture, windows = counted.architecture, given["sliding_window"]
     if windows is not None:
@@ -345,9 +343,7 @@ def archive(
     use_flash_attn: Annotated[str, "attentions"] = "0",
     sliding_window: Annotated[str | None, "windows"] = None,
     of_pages: options.Added = _LENGTHS_OF_ALL,
-    model: str | None = None,
-    arch: str | None = None,
-    config: Path | None = None,
+    of_model: options.Added = page_options.MODEL,
     results: options.Added = _OF_TOTALS,
     assumptions: bool = False,
     strict: bool = False,
@@ -369,7 +365,7 @@ def _count_list(context: typer.Context, requested: TimeRequested | None) -> None
     given = context.params
     output, batch_size, histogram = (given[each] for each in ("output", "batch_size", "histogram"))
     printing.check_files(output)
-    directory = page_options.model_directory_from(given["model"], given["arch"], given["config"])
+    directory = page_options.directory_asked(given, sliding_window=None)
     asked = setting.CountedModel.from_directory(directory)
     architecture = asked.architecture
     modes = axes.parse_modes("mode", given["mode"] or architecture.default_mode, architecture)

@@ -80,14 +80,7 @@ def time(
             made=typer.Argument, completes=options.all_gpus, is_list=True,
         ),
     ] = None,
-    model: str | None = None,
-    arch: str | None = None,
-    config: Path | None = None,
-    stages: Path | None = None,
-    hf_config: Path | None = None,
-    sliding_window: int | None = None,
-    dtype: str = "bfloat16",
-    use_flash_attn: int = 0,
+    of_model: options.Added = page_options.DESCRIBED | page_options.WINDOW | page_options.TYPES,
     of_page: options.Added = page_options.SIZES | page_options.PROMPT | page_options.NEW_TOKENS
     | page_options.PROMPT_PAGES,
     from_benchmark: _BenchmarkOption = None,
@@ -117,13 +110,12 @@ def time(
     if server is None and "keep" in options.given_options(context):
         whose = "a server's " if benchmarks else ""
         raise WorkloadError(f"--keep {keep} is for {whose}--from-benchmark FILE; leave it out")
-    directory = page_options.model_directory_from(
-        model, arch, config, sliding_window=sliding_window, stages=stages, hf_config=hf_config
-    )
-    words.print_config_findings(context, directory, by_closed_forms=stages is None)
-    asked = page_options.page_request(context.params, directory)
+    given = context.params
+    directory = page_options.directory_asked(given)
+    words.print_config_findings(context, directory, by_closed_forms=given["stages"] is None)
+    asked = page_options.page_request(given, directory)
     words.warn(context, directory.architecture.warnings_of(asked.workload))
-    gpus = options.gpu_names(gpu, context.params["named_gpus"])
+    gpus = options.gpu_names(gpu, given["named_gpus"])
     request = request_from(context, gpus or rated_gpus(), server=server)
     if benchmarks:
         from dsocr_analyze.timing.server_benchmarks import comparison

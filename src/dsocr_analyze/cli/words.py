@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsocr_analyze.cli.help_text import Seldom
 from dsocr_analyze.cli.streams import YELLOW, complain
-from dsocr_analyze.errors import did_you_mean
+from dsocr_analyze.errors import DeviceError, did_you_mean
 
 if TYPE_CHECKING:
     import typer
 
-    from dsocr_analyze.errors import DeviceError
     from dsocr_analyze.model.directory import ModelDirectory
 
 _ARGUMENTS: Final = (

@@ -15,12 +15,11 @@ from dsocr_analyze.architectures.views import PixelWork
 from dsocr_analyze.errors import WorkloadError, refuse
 from dsocr_analyze.timing.correction import NO_CORRECTIONS, Corrections
 from dsocr_analyze.timing.runtimes import CHANNELS, NATIVE, Host, Precision
-from dsocr_analyze.workload import LARGEST_COUNT
+from dsocr_analyze.workload import LARGEST_COUNT, Mode, PageWorkload
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.hardware.timed_device import Device
-    from dsocr_analyze.workload import Mode, PageWorkload
 
 # --- output lengths ---------------------------------------------------------------------------
 

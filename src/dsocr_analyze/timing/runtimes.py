@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec import Struct
 
 from dsocr_analyze.package_data import package_toml
-from dsocr_analyze.workload import Mode, PageWorkload
+from dsocr_analyze.workload import Mode, PageWorkload, ViewBatch
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.hardware.timed_device import Device, Engine
-    from dsocr_analyze.workload import ViewBatch
 
 CHANNELS: Final = 3
 
