@@ -1,10 +1,9 @@
 """The analytic engine: a page's figures from its networks' forwards, without torch or a model."""
 
-from collections import Counter
 from typing import Final
 
 from dsocr_analyze.figures import OperatorLedger, PageFigures, Provenance
-from dsocr_analyze.kernels import dtype_named
+from dsocr_analyze.kernels import calls_of, dtype_named
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.version import VERSION
 from dsocr_analyze.workload import PageWorkload, position_warnings
@@ -38,10 +37,7 @@ def page_figures(
     architecture, element = directory.architecture, dtype_named(dtype)
     dimensions = directory.dimensions()
     composition = architecture.forms.compose(dimensions, workload, element, flash_attention)
-    counted = Counter[str]()
-    for stage in composition.stages.values():
-        for kernel in stage.kernels:
-            counted[kernel.operator] += kernel.calls
+    counted = calls_of(each for stage in composition.stages.values() for each in stage.kernels)
     warnings = (
         *directory.config_findings.warnings,
         *architecture.warnings_of(workload),

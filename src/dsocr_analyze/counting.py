@@ -22,6 +22,7 @@ from dsocr_analyze.forking import undone
 from dsocr_analyze.kernels import (
     Kernel,
     Kind,
+    calls_of,
     total_work,
     work_by,
 )
@@ -111,10 +112,8 @@ class ModuleCount:
     @cached_property
     def by_operator(self) -> Mapping[str, Operator]:
         """Counted operators by PyTorch's name, costliest first."""
-        calls, kinds = Counter[str](), dict[str, Kind]()
-        for kernel in self.kernels:
-            calls[kernel.operator] += kernel.calls
-            kinds[kernel.operator] = kernel.kind
+        calls = calls_of(self.kernels)
+        kinds = {kernel.operator: kernel.kind for kernel in self.kernels}
         works = work_by(self.kernels, "operator")
         return {
             name: Operator(**counts_of(works[name]), kind=kinds[name], calls=calls[name])

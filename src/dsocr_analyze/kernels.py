@@ -5,6 +5,7 @@ A trace and a forward on a tape make the same records, which are compared one by
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import accumulate
@@ -257,6 +258,14 @@ def work_by(kernels: Iterable[Kernel], *names: str) -> dict[Any, Work]:
     key_of = attrgetter(*names)
     found = grouped((key_of(kernel), kernel.total) for kernel in kernels)
     return dict(zip(found, map(total_work, found.values()), strict=True))
+
+
+def calls_of(kernels: Iterable[Kernel]) -> Counter[str]:
+    """All calls by operator, in order of first occurrence."""
+    found = Counter[str]()
+    for kernel in kernels:
+        found[kernel.operator] += kernel.calls
+    return found
 
 
 def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:

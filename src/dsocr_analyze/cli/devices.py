@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -22,7 +22,7 @@ from dsocr_analyze.report.opening import (
     opening_line,
     workload_document,
 )
-from dsocr_analyze.workload import AnyWorkload, PageWorkload, position_warnings
+from dsocr_analyze.workload import PageWorkload, position_warnings
 
 if TYPE_CHECKING:
     from dsocr_analyze.architectures.architecture import Architecture
@@ -155,7 +155,10 @@ def fit(
     asked = page_options.page_request(given, directory)
     architecture, dimensions, workload, _ = Engine(directory).priced(asked, jobs)
     words.print_config_findings(context, directory, by_closed_forms=not is_described)
-    words.warn(context, _doubts(architecture, dimensions, asked.workload, workload))
+    words.warn(context, architecture.warnings_of(asked.workload))
+    if dimensions is not None:
+        trained = dimensions.decoder.max_position_embeddings
+        words.warn(context, position_warnings(workload, trained))
     devices = named or [*known.values()]
     fits = [
         fitting.fit(each.gpu, architecture, dimensions, workload, dtype=element,
@@ -184,15 +187,6 @@ def fit(
     ))  # fmt: skip
     if named and not all(each.fits for each in (document.served.values() or fits)):
         raise typer.Exit(exits.NO)
-
-
-def _doubts(
-    architecture: Architecture, dimensions: Any, page: AnyWorkload, priced: PageWorkload
-) -> Iterator[str]:
-    """Warnings about a page, and about positions beyond the decoder's, where these are known."""
-    yield from architecture.warnings_of(page)
-    if dimensions is not None:
-        yield from position_warnings(priced, dimensions.decoder.max_position_embeddings)
 
 
 def _served(

@@ -324,6 +324,6 @@ def requested_of_many(context: typer.Context) -> TimeRequested | None:
     """Those of many pages; None without a GPU; raises AnalyzeError."""
     if not (gpus := options.gpus_asked(context)):
         return None
-    from dsocr_analyze.cli.time_requests import of_many_pages
+    from dsocr_analyze.cli.time_requests import lengths_asked, many_pages_requested
 
-    return of_many_pages(context, gpus)
+    return many_pages_requested(context.params, gpus, lengths_asked(context))

@@ -103,7 +103,8 @@ def plan(
     given = context.params
     _check_pages(file, given["pages"])
     named = given["gpu"]
-    requested = time_requests.of_many_pages(context, named or rated_gpus())
+    lengths = time_requests.lengths_asked(context)
+    requested = time_requests.many_pages_requested(given, named or rated_gpus(), lengths)
     directory = page_options.directory_asked(given)
     counted = setting.CountedModel.from_directory(directory)
     architecture = counted.architecture

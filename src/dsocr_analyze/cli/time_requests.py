@@ -143,22 +143,20 @@ def request_from(
 
     The `server` of a benchmark replaces `--server` and `--server-version`.
     """
-    lengths, most = _lengths_asked(context), context.params["max_new_tokens"]
+    lengths, most = lengths_asked(context), context.params["max_new_tokens"]
     if most is not None:
         lengths(most)  # raises before any work
     instead = {} if server is None else {"server": server, "server_version": None}
     return time_request(gpus, {**context.params, **instead}, lengths)
 
 
-def of_many_pages(context: typer.Context, gpus: Sequence[str]) -> TimeRequested:
-    """The predictions of many pages; raises AnalyzeError."""
-    return many_pages_requested(context.params, gpus, _lengths_asked(context))
-
-
 def many_pages_requested(
     given: Mapping[str, Any], gpus: Sequence[str], lengths: Callable[[int], OutputLengths]
 ) -> TimeRequested:
-    """The same by values of `options.SECONDS_OF_A_PAGE`, and output lengths by their limit."""
+    """The predictions of many pages that values of `options.SECONDS_OF_A_PAGE` ask for.
+
+    `lengths` are those of outputs, by their limit. Raises AnalyzeError.
+    """
     from dsocr_analyze.archive.seconds import TimeRequested
 
     request = time_request(gpus, {**given, "concurrency": "1"}, lengths)
@@ -174,7 +172,7 @@ def many_pages_requested(
     return TimeRequested(request.profiles, job, said)
 
 
-def _lengths_asked(context: typer.Context) -> Callable[[int], OutputLengths]:
+def lengths_asked(context: typer.Context) -> Callable[[int], OutputLengths]:
     """Output lengths by the most tokens that a page may generate."""
     given = context.params
     file, mean, share = given["new_tokens_from"], given["mean_new_tokens"], given["share_at_limit"]

@@ -439,9 +439,7 @@ def _stage(figures: PageFigures, stage: StageFigures, *, with_modules: bool) -> 
     is_analytic, experts = figures.provenance.engine == "analytic", stage.experts
     works = kernels.work_by(stage.kernels, "operator")
     kind_of = dict(map(attrgetter("operator", "kind"), stage.kernels))
-    calls = Counter[str]()
-    for kernel in stage.kernels:
-        calls[kernel.operator] += kernel.calls
+    calls = kernels.calls_of(stage.kernels)
     operators = _costliest_first(works)
     names = kernels.grouped((kind_of[name], name) for name in operators)
     kinds = {kind: kernels.total_work(map(works.__getitem__, names[kind])) for kind in names}

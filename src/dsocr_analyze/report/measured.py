@@ -21,11 +21,10 @@ from dsocr_analyze.report.table import (
     scaled,
     seconds_text,
 )
-from dsocr_analyze.timing import TimeCorrection
+from dsocr_analyze.timing import Seconds, TimeCorrection
 from dsocr_analyze.timing.server_benchmarks.comparison import BenchmarkEntry, BenchmarkFigure
 
 Error = Annotated[float, Meta(ge=-1)]
-Seconds = Annotated[float, Meta(ge=0)]
 
 _TITLES = {
     "pages_per_second": "pages/s",
