@@ -143,15 +143,27 @@ WRONG = (
     (GLM_OCR, "text_config.hidden_act", "sine", "give one of silu"),
     (GLM_OCR, "vision_config.out_hidden_size", 1024, "1536, the decoder's 'hidden_size'"),
     (GLM_OCR, "vision_config.num_heads", 7, "a multiple of 4"),
+    (GLM_OCR, "text_config.rope_parameters", None, "mrope_section' is null; give three"),
+    (GLM_OCR, "text_config.sliding_window", 4096, "bounds what a decode step attends to"),
+    (GLM_OCR, "text_config.use_cache", False, "every step runs the whole text again"),
+    (GLM_OCR, "vision_config.num_hidden_layers", 25, "give 24, 'depth'"),
     (GLM_OCR, "quantization_config", {"bits": 4}, "stores weights in another type"),
     (GOT_OCR2, "vision_config.image_size", 1000, "a multiple of 64"),
     (GOT_OCR2, "text_config.layer_types", ["sliding_attention"] * 24, "'full_attention' for each"),
     (LIGHTONOCR, "vision_feature_layer", -2, "features of other layers"),
-    (LIGHTONOCR, "vision_config.head_dim", 32, "from 64 to 64"),
+    (LIGHTONOCR, "vision_config.head_dim", 32, "give 64, 'hidden_size' over the heads"),
+    (LIGHTONOCR, "vision_config.model_type", "siglip_vision_model", "another vision model"),
+    (LIGHTONOCR, "text_config.model_type", "mistral", "give one of qwen3"),
+    (GOT_OCR2, "text_config.model_type", "llama", "another decoder"),
     (OLMOCR, "use_sliding_window", True, "bounds what a decode step attends to"),
+    (OLMOCR, "head_dim", 64, "give 128, 'hidden_size' over 'num_attention_heads'"),
+    (OLMOCR, "use_cache", False, "every step runs the whole text again"),
+    (OLMOCR, "vision_config.num_attention_heads", 8, "give 16, 'num_heads'"),
     (OLMOCR, "vision_config.fullatt_block_indexes", [32], "from 0 to 31"),
     (OLMOCR, "rope_scaling.rope_type", "dynamic", "other frequencies"),
+    (PADDLEOCR_VL, "text_config.sliding_window", 4096, "bounds what a decode step attends to"),
     (PADDLEOCR_VL, "text_config.use_bias", True, "adds biases"),
+    (QWEN3_VL, "text_config.sliding_window", 4096, "bounds what a decode step attends to"),
     (QWEN3_VL, "vision_config.num_position_embeddings", 2303, "a square"),
     (QWEN3_VL, "vision_config.deepstack_visual_indexes", [5, 5], "each layer once"),
     (QWEN3_VL, "text_config.num_hidden_layers", 2, "from 3 to"),
@@ -177,13 +189,41 @@ def test_a_head_without_a_size_is_refused_where_its_class_has_one(model):
         model.read_dimensions(config)
 
 
-@pytest.mark.parametrize(("model", "key", "value", "said"), WRONG)
-def test_a_config_that_describes_no_model_is_refused(model, key, value, said):
+SAME = (  # what changes nothing, in any case or beside what its config says
+    (GLM_OCR, "vision_config.num_hidden_layers", 24),
+    (GLM_OCR, "text_config.rope_scaling", {}),
+    (GOT_OCR2, "text_config.sliding_window", 4096),
+    (LIGHTONOCR, "vision_config.head_dim", None),
+    (OLMOCR, "head_dim", 128),
+)
+
+
+@pytest.mark.parametrize(("model", "key", "value"), SAME)
+def test_a_key_that_changes_nothing_is_accepted(model, key, value):
+    config = changed(model, key, value)
+    assert findings_of(config, model.config_table, "reference") == ConfigFindings((), ())
+    assert model.read_dimensions(config) == model.dimensions
+
+
+def test_a_decoder_without_a_name_is_refused_where_its_class_is_another():
+    config = copy.deepcopy(dict(LIGHTONOCR.config))
+    del config["text_config"]["model_type"]
+    with pytest.raises(ConfigError, match=r"lacks 'text_config\.model_type'"):
+        LIGHTONOCR.read_dimensions(config)
+
+
+def changed(model, key, value):
+    """A model's config with one key, by its dotted path, of another value."""
     config = copy.deepcopy(dict(model.config))
     *sections, name = key.split(".")
     functools.reduce(dict.__getitem__, sections, config)[name] = value
-    with pytest.raises(ConfigError, match=f"(?s){name}.*{re.escape(said)}"):
-        read_checked(model, config)
+    return config
+
+
+@pytest.mark.parametrize(("model", "key", "value", "said"), WRONG)
+def test_a_config_that_describes_no_model_is_refused(model, key, value, said):
+    with pytest.raises(ConfigError, match=f"(?s){re.escape(key)}.*{re.escape(said)}"):
+        read_checked(model, changed(model, key, value))
     unknown, *_ = findings_of({**model.config, "new": 1}, model.config_table, "reference").warnings
     assert unknown == "config.json: 'new' is unknown; no figure includes it"
 

@@ -71,11 +71,12 @@ class ConfigKeys:
             raise ConfigError(f"config.json lacks '{self._prefix}{key}'{self._since}")
         return value
 
-    def section(self, path: str) -> ConfigKeys:
-        """The object at a dotted path."""
+    def section(self, path: str, default: Config | None = None) -> ConfigKeys:
+        """The object at a dotted path, or a default for one that is absent or null."""
         found = self
         for key in path.split("."):
-            found = ConfigKeys(found.value(key), f"{found._prefix}{key}")
+            value = found.value(key, ... if default is None else None)
+            found = ConfigKeys(default if value is None else value, f"{found._prefix}{key}")
         return found
 
     def integer(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dsocr_analyze.architectures.config_file import USED, Fixed, Harmless, KeyTable
+from dsocr_analyze.architectures.neighbours.vision import OTHER_NAMES
 from dsocr_analyze.architectures.ocr_family.config_table import (
     NOT_MODELLED,
     VALUE,
@@ -48,13 +49,16 @@ _DECODER: Final[Rules] = {
     **{f"rope_scaling.{name}": rule for name, rule in _ROTARY.items()},
     **{f"rope_parameters.{name}": rule for name, rule in _ROTARY.items()},
     **dict.fromkeys(("rms_norm_eps", "rope_theta"), VALUE),
-    **dict.fromkeys(
-        ("sliding_window", "max_window_layers"),
-        Harmless("read only with 'use_sliding_window', which is off"),
-    ),
+    "use_cache": Fixed((True, None), "every step runs the whole text again"),
     **dict.fromkeys(("attention_bias", "use_bias"), Fixed((False, None), "it adds biases")),
     "num_nextn_predict_layers": Harmless("`generate` runs no layers that predict further tokens"),
 }
+
+_SWITCHED_WINDOW: Final[Rules] = dict.fromkeys(
+    ("sliding_window", "max_window_layers"),
+    Harmless("read only with 'use_sliding_window', which is off"),
+)
+"""Of decoders with that switch. The caches of others have any window that is named."""
 
 _VISION: Final[Rules] = {
     **dict.fromkeys(
@@ -127,11 +131,14 @@ def key_table(config: Mapping[str, Any], own: Rules, *, is_flat: bool) -> KeyTab
         own: Keys that only it has, or reads otherwise, by dotted path.
         is_flat: Whether the decoder's keys may be at the top level, as in old files.
     """
-    named = {**_TOP, **_placed("text_config", _DECODER)}
+    has_switch = "use_sliding_window" in config.get("text_config", config)
+    decoder = _DECODER | (_SWITCHED_WINDOW if has_switch else {})
+    named = {**_TOP, **_placed("text_config", decoder)}
     if is_flat:
-        named |= _DECODER
-    vision = config["vision_config"]
-    known = {name: rule for name, rule in _VISION.items() if name in vision or rule != USED}
+        named |= decoder
+    names = {*config["vision_config"]}
+    names |= {other for name, other in OTHER_NAMES.items() if name in names}
+    known = {name: rule for name, rule in _VISION.items() if name in names or rule != USED}
     named |= _placed("vision_config", NOT_MODELLED | known)
     return table_of(named | own, lambda _: {}, {}, "", {})
 

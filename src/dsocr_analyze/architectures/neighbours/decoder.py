@@ -7,7 +7,7 @@ LightOnOCR, Qwen3-VL, olmOCR, PaddleOCR-VL and GLM-OCR vary.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from dsocr_analyze.architectures.config_file import LARGEST_WIDTH, MOST_LAYERS, ConfigKeys
 from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass
@@ -30,7 +30,8 @@ def read_decoder(
     is_tied: bool,
     rotary: str = "plain",
     mrope_section: Sequence[int] = (),
-    needs_head_dim: bool = False,
+    model_type: str | None = None,
+    head_dim: Literal["read", "needed", "divided"] = "read",
     deepstack: int = 0,
     **options: Any,
 ) -> DecoderDimensions:
@@ -41,14 +42,23 @@ def read_decoder(
         is_tied: Whether embeddings and head have the same weights.
         rotary: As the attribute.
         mrope_section: Where the file has none.
-        needs_head_dim: Whether the class has a number where `head_dim` is absent, which does not
-            follow from other keys.
+        model_type: What the key must say, if it chooses the class.
+        head_dim: Whether the class reads the key, has a number where it is absent, which does not
+            follow from other keys, or always divides the width by the heads.
         deepstack: As the attribute.
         options: `attention_bias`, `head_norms`, `output_norms`, as the attributes.
     """
-    if needs_head_dim:
+    if model_type is not None:
+        keys.choice("model_type", (model_type,))
+    if head_dim == "needed":
         keys.value("head_dim")
     heads = multi_head_attention(keys)
+    width, number = keys.integer("hidden_size", most=LARGEST_WIDTH), heads["heads"]
+    keys.check(
+        head_dim != "divided" or number * heads["head_dim"] == width,
+        "head_dim",
+        f"{width // number}, 'hidden_size' over 'num_attention_heads'",
+    )
     layers = keys.integer("num_hidden_layers", least=max(1, deepstack), most=MOST_LAYERS)
     types = keys.value("layer_types", None)
     keys.check(
@@ -60,7 +70,7 @@ def read_decoder(
         mrope_section = _sections(keys, tuple(mrope_section), heads["head_dim"] // 2)
     return DecoderDimensions(
         vocab_size=keys.integer("vocab_size", most=LARGEST_VOCABULARY),
-        hidden_size=keys.integer("hidden_size", most=LARGEST_WIDTH),
+        hidden_size=width,
         layers=layers,
         intermediate_size=keys.integer("intermediate_size", most=LARGEST_WIDTH),
         hidden_act=keys.choice("hidden_act", tuple(ACTIVATIONS)),
@@ -78,8 +88,8 @@ def read_decoder(
 
 def _sections(keys: ConfigKeys, usual: tuple[int, ...], half: int) -> tuple[int, ...]:
     """`mrope_section` of the older or the newer object of rotary keys, or the `usual` one."""
-    name = "rope_parameters" if keys.value("rope_scaling", None) is None else "rope_scaling"
-    rotary = ConfigKeys({}, name) if keys.value(name, None) is None else keys.section(name)
+    name = "rope_scaling" if keys.value("rope_scaling", None) else "rope_parameters"
+    rotary = keys.section(name, {})
     sections = rotary.integers("mrope_section", usual)
     rotary.check(
         len(sections) == 3 and sum(sections) == half,

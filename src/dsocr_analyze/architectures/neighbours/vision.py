@@ -48,6 +48,9 @@ from dsocr_analyze.tape.modules import (
     swiglu,
 )
 
+OTHER_NAMES: Final = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads"}
+"""Keys that transformers also takes by another name, which wins."""
+
 _LARGEST_PATCH: Final = 1024
 """Most pixels per side of a patch, and most patches per side of a visual token."""
 
@@ -192,10 +195,19 @@ def read_vision(
     def layers_in(name: str) -> tuple[int, ...]:
         return vision.integers(name, least=0, most=layers - 1) if name in known else ()
 
+    for name, other in OTHER_NAMES.items():
+        if name in known:
+            number = vision.integer(name)
+            vision.check(vision.value(other, None) in (None, number), other, f"{number}, '{name}'")
     width, heads = _width_and_heads(
         vision, "num_heads" if "num_heads" in known else "num_attention_heads"
     )
-    size("head_dim", least=width // heads, most=width // heads)
+    if "head_dim" in known:
+        vision.check(
+            vision.value("head_dim", None) in (None, width // heads),
+            "head_dim",
+            f"{width // heads}, 'hidden_size' over the heads",
+        )
     vision.check(
         size("out_hidden_size", default=out_width) == out_width,
         "out_hidden_size",
