@@ -1,5 +1,8 @@
 """Pages become the sides, patches and visual tokens of the neighbours' own image processors."""
 
+import copy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import transformers
@@ -88,6 +91,14 @@ def test_a_page_without_tokens_is_refused_with_the_largest_aspect(rule, page, as
     assert rule.codes(*np.array([page]).T) == 0
     with pytest.raises(PageError, match=f"of {page[0]} x {page[1]} pixels has .* most {aspect} "):
         rule.grid(*page)
+
+
+def test_a_rule_has_the_sizes_of_its_config():
+    model = Neighbour("glm-ocr")
+    config = copy.deepcopy(dict(model.config))
+    config["vision_config"] |= {"patch_size": 16, "spatial_merge_size": 3, "temporal_patch_size": 1}
+    assert model.page_rule == GLM_OCR
+    assert model.of_config(config).page_rule == replace(GLM_OCR, factor=48, frames=1)
 
 
 # --- transformers' own processors ----------------------------------------------------------------

@@ -82,6 +82,7 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         transformers_class: What transformers calls its class, if otherwise than the config.
         resizing: Sizes of its processor's rule, by the name of that; empty if every page becomes a
             square of the encoder's size.
+        counts_frames: Whether the limits of that rule are on the pixels of all frames of a patch.
         decoder: What distinguishes its decoder, as `read_decoder` takes it.
         is_tied: Whether the head has the embeddings' weights where a file does not say so.
         reads_flat: Whether the decoder's keys may be at the top level, as in old files.
@@ -104,6 +105,7 @@ class NeighbourData(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     config: dict[str, Any]
     transformers_class: str | None = None
     resizing: dict[str, dict[str, Any]] = {}
+    counts_frames: bool = False
     decoder: dict[str, Any] = {}
     is_tied: bool = False
     reads_flat: bool = False
@@ -178,6 +180,8 @@ class Neighbour(Architecture, OcrModel):
         if not self.data.resizing:
             return FixedView(factor=factor, longest=vision.side * vision.patch_size)
         [(kind, sizes)] = self.data.resizing.items()
+        if self.data.counts_frames:
+            sizes = sizes | {"frames": vision.frames}
         return RULES[kind](factor=factor, **sizes)
 
     @property
