@@ -69,8 +69,11 @@ REFUSED = [
      "dsocr-analyze docs has no option --html, which is an option of the main command, compare; see"
      " dsocr-analyze docs --help"),
     ("time l4 --concurrency all", 2,
-     "--concurrency 'all' is not a whole number or range; give 1 to 65536: numbers and ranges like"
-     " 10,100:1000:100, knee or max"),
+     "--concurrency 'all' is unknown; give numbers from 1 to 65536 or ranges, like 1,4,16 or 1:64,"
+     " knee or max"),
+    ("time l4 --concurrency 16,kneee", 2,
+     "--concurrency 'kneee' is unknown; did you mean knee? give numbers from 1 to 65536 or ranges,"
+     " like 1,4,16 or 1:64, knee or max"),
     ("time l4 --price 2,5", 2,
      "--price '2,5' is invalid; did you mean 2.5? give a number; see dsocr-analyze time --help"),
     ("time l4 --preprocess-ms 0,125", 2,
@@ -87,8 +90,8 @@ REFUSED = [
      "--first-token '0,8s' is invalid; did you mean 0.8s, with a point? give a time above 0 like 2s"
      " or 800ms"),
     ("plan --pages 1,5M", 2,
-     "--pages '1,5M' is invalid; did you mean 1.5M, with a point? give a number from 1 to 10^15"
-     " like 2000000, 500k or 2M"),
+     "--pages '1,5M' is invalid; did you mean 1.5M, with a point? give a whole number from 1 to"
+     " 10^15 like 2000000, 500k or 2M"),
     ("plan --pages 1k --mix a4@200:0,8,a3@300:0,2", 2,
      "--mix 'a4@200:0' is no page with its share; did you mean a4@200:0.8,a3@300:0.2, with a point?"
      " give a list like a4@200:0.8,a3@300:0.2"),
@@ -127,6 +130,9 @@ REFUSED = [
     ("--page a99", 2,
      "no page size 'a99'; give a3, a4, a5, letter, legal (at 150 dpi, or at others like"
      " a4@300), or WIDTHxHEIGHT like 1240x1754"),
+    ("--page A4@300dpi", 2,
+     "no page size 'A4@300dpi'; did you mean a4@300? give a3, a4, a5, letter, legal (at 150 dpi, or"
+     " at others like a4@300), or WIDTHxHEIGHT like 1240x1754"),
     ("--page 0x10", 2,
      "a page of 0 x 10 pixels is invalid; give whole numbers from 1 to 1000000 per side"),
     ("--page a4 --image x.png", 2, "give --page a4 or --image x.png, not both"),
@@ -272,6 +278,11 @@ REFUSED = [
      "--pdf-dpi 0 is too small; give 1 to 1000000 pixels to an inch"),
     ("archive docs --pdf-dpi 10000000", 2,
      "--pdf-dpi 10000000 is too large; give 1 to 1000000 pixels to an inch"),
+    # No PDFs, no effect.
+    ("archive pages.csv --pdf-dpi 300", 2,
+     "--pdf-dpi 300 is for PDFs, and there are none; leave it out"),
+    ("plan --pages 10 --pdf-dpi 300", 2,
+     "--pdf-dpi 300 is for PDFs, and there are none; leave it out"),
     ("archive pages.csv --output pages.csv", 2,
      "--output 'pages.csv' is the list of pages itself; give another"),
     ("archive pages.csv --output costs.txt", 2,

@@ -392,6 +392,8 @@ SAID = [
      ["\nRan: bfloat16: ", "bfloat16, eager attention; float32: ",
       "float32, eager attention\\\nPage of 800 x 600 pixels, views 1024/640",
       "\n| quantity | unit | bfloat16 | float32 |\n"]),
+    ("tiny base --gpu h100 --price 2", "page [FLOPs]: tiny",  # the money, before the tables
+     ["vllm: 1,000 pages, 1 at once [price]: tiny 0.7", "\nRan: built-in reference model"]),
     ("tiny.report --use-flash-attn 0 tiny", "page [FLOPs]: tiny.report",
      ["\nRan: built-in", "(+0, 1.000 x)"]),
     ("gundam dynamic.json deepseek-ocr-2",

@@ -1275,7 +1275,10 @@ def test_in_a_list_of_all_gpus_what_one_lacks_is_said(capsys):
     assert len(older) == 2  # of compute capability 7.5 and 7.0
     for said, some in ((unmeasured, UNMEASURED), ("".join(older), BEFORE_AMPERE - MEMORY_ONLY)):
         assert all(said.count(gpu_catalogue()[name].title) == 1 for name in some)
-    assert run(capsys, "time", "v100", *fp16)[0] == 0
+    code, _, err = run(capsys, "time", "v100", *fp16)
+    assert (code, err.count("--use-flash-attn 1 has no effect: a serving engine has")) == (0, 1)
+    _, _, err = run(capsys, "fit", "h100", *flash, "--server", "sglang")
+    assert err.count("--use-flash-attn 1 has no effect: a serving engine has") == 1
 
 
 @pytest.mark.parametrize(

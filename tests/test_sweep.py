@@ -514,10 +514,11 @@ def test_money_and_deadlines_by_hand(capsys, options, pages, figures):
 
 @pytest.mark.parametrize(
     ("text", "hours"),
-    [("90m", 1.5), ("12h", 12), ("3d", 72), ("36", 36), ("1.5 h", 1.5), ("0.5D", 12),
-     *((text, None) for text in ("", "0", "0h", "-3", "3w", "h", "1e3", "nan", "2h30m"))],
+    [("90m", 1.5), ("12h", 12), ("3d", 72), ("36", 36), ("1.5 h", 1.5), ("0.5D", 12), ("3w", 504),
+     ("900s", 0.25), ("1800000ms", 0.5),
+     *((text, None) for text in ("", "0", "0h", "-3", "3y", "h", "1e3", "nan", "2h30m"))],
 )  # fmt: skip
-def test_a_deadline_is_in_minutes_hours_or_days(text, hours):
+def test_a_deadline_is_a_number_of_hours_or_has_a_unit(text, hours):
     refused = pytest.raises(
         errors.WorkloadError, match=r"--deadline .* like 90m, 12h, 3d, or hours"
     )

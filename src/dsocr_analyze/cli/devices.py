@@ -155,6 +155,8 @@ def fit(
     asked = page_options.page_request(given, directory)
     architecture, dimensions, workload, _ = Engine(directory).priced(asked, jobs)
     words.print_config_findings(context, directory, by_closed_forms=not is_described)
+    if jobs:
+        page_options.note_attention(context)
     words.warn(context, architecture.warnings_of(asked.workload))
     if dimensions is not None:
         trained = dimensions.decoder.max_position_embeddings

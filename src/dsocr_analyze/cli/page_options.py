@@ -12,7 +12,7 @@ import typer
 
 from dsocr_analyze import architectures, input_files
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.cli import options, streams
+from dsocr_analyze.cli import options, streams, words
 from dsocr_analyze.errors import ConfigError, ModelDirectoryError, WorkloadError, refuse
 from dsocr_analyze.extras import require_extra
 from dsocr_analyze.model.directory import (
@@ -327,3 +327,25 @@ def requested_of_many(context: typer.Context) -> TimeRequested | None:
     from dsocr_analyze.cli.time_requests import lengths_asked, many_pages_requested
 
     return many_pages_requested(context.params, gpus, lengths_asked(context))
+
+
+def check_pdf_dpi(context: typer.Context, file: Path | None) -> None:
+    """Raises WorkloadError for `--pdf-dpi` beside pages that have their size in pixels."""
+    is_given = "pdf_dpi" in options.given_options(context)
+    can_have = file is not None and (
+        file.suffix.lower() == ".pdf" or input_files.is_folder(file) or not input_files.exists(file)
+    )
+    if is_given and not can_have:
+        raise WorkloadError(
+            f"--pdf-dpi {context.params['pdf_dpi']} is for PDFs, and there are none; leave it out"
+        )
+
+
+def note_attention(context: typer.Context) -> None:
+    """Says that `--use-flash-attn` has no effect on a serving engine."""
+    if "use_flash_attn" in options.given_options(context):
+        words.note(
+            context,
+            f"note: --use-flash-attn {context.params['use_flash_attn']} has no effect: a serving"
+            " engine has attention kernels of its own",
+        )

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _THOUSANDS: Final = re.compile(r",(?=[0-9]{3}(?![0-9]))")
 _COUNTS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
-_SECONDS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3}
 _SHARE: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
 
 _GOALS: Final[options.Added] = {
@@ -102,6 +101,7 @@ def plan(
 
     given = context.params
     _check_pages(file, given["pages"])
+    page_options.check_pdf_dpi(context, file)
     named = given["gpu"]
     lengths = time_requests.lengths_asked(context)
     requested = time_requests.many_pages_requested(given, named or rated_gpus(), lengths)
@@ -183,17 +183,17 @@ def _check_pages(file: Path | None, count: str | None) -> None:
 
 def _number_of_pages(text: str) -> int:
     count = words.amount(_THOUSANDS.sub("", text), _COUNTS)
-    if count is None:
+    if count is None or count.denominator > 1:
         raise WorkloadError(
-            f"--pages {text!r} is invalid; {words.meant_point(text)}give a number from 1 to 10^15"
+            f"--pages {text!r} is invalid; {words.meant_point(text)}give a whole number from 1 to"
+            " 10^15"
             " like 2000000, 500k or 2M"
         )
-    return round(count)
+    return count.numerator
 
 
 def _first_token_seconds(text: str) -> float:
-    seconds = words.amount(text, _SECONDS)
-    if not seconds:
+    if not (seconds := words.seconds_in(text, "s")):
         raise WorkloadError(
             f"--first-token {text!r} is invalid; {words.meant_point(text)}give a time above 0 like"
             " 2s or 800ms"

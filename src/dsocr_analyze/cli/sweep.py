@@ -384,6 +384,7 @@ def _count_list(context: typer.Context, requested: TimeRequested | None) -> None
     )
     timer = None if requested is None else _timer(given, requested, asked, settings)
     words.warn(context, setting.warnings_of_modes(architecture, modes), arguments=())
+    page_options.check_pdf_dpi(context, given["pages"])
     listed = pages.open_pages(given["pages"], pdf_dpi=given["pdf_dpi"])
     words.warn(context, listed.warnings)
 

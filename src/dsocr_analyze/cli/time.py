@@ -117,6 +117,8 @@ def time(
     words.warn(context, directory.architecture.warnings_of(asked.workload))
     gpus = options.gpu_names(gpu, given["named_gpus"])
     request = request_from(context, gpus or rated_gpus(), server=server)
+    if all(job.runtime == "serving" for job in request.jobs):
+        page_options.note_attention(context)
     if benchmarks:
         from dsocr_analyze.timing.server_benchmarks import comparison
 

@@ -10,11 +10,11 @@ import typer
 
 from dsocr_analyze.archive.axes import parse_numbers
 from dsocr_analyze.cli import kept_files, options, words
-from dsocr_analyze.errors import WorkloadError, chosen, refuse
+from dsocr_analyze.errors import WorkloadError, chosen, did_you_mean, refuse
 from dsocr_analyze.hardware.devices import catalogue_name
 from dsocr_analyze.hardware.timed_device import STORED_BITS, dtype_name
 from dsocr_analyze.report.table import percent_text
-from dsocr_analyze.timing import MOST_CONCURRENCY, runtimes
+from dsocr_analyze.timing import MOST_CONCURRENCY, SECONDS_PER_HOUR, runtimes
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths
 from dsocr_analyze.timing.predict import Concurrency, TimeRequest
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _MOST_POINTS: Final = 1_000
 _MOST_CHUNK: Final = 1 << 20
-_HOURS: Final = {"m": 1 / 60, "h": 1.0, "d": 24.0, "": 1.0}
 DEFAULTS: Final = {name: default for name, (_, default) in options.SECONDS_OF_A_PAGE.items()}
 """Values of `options.SECONDS_OF_A_PAGE`."""
 
@@ -122,7 +121,14 @@ def _concurrencies(text: str) -> list[Concurrency]:
     """The distinct values of `concurrency`: numbers and ranges, `knee` and `max`."""
     items = [each.strip() for each in text.split(",")]
     named: list[Concurrency] = [each for each in ("knee", "max") if each in map(str.lower, items)]
-    numbers = ",".join([each for each in items if each.lower() not in named])
+    others = [each for each in items if each.lower() not in named]
+    for item in filter(str.isalpha, others):
+        raise WorkloadError(
+            f"concurrency {item!r} is unknown; {did_you_mean(item, ('knee', 'max'))}give numbers"
+            f" from 1 to {MOST_CONCURRENCY} or ranges, like 1,4,16 or 1:64, knee or max",
+            arguments=["concurrency"],
+        )
+    numbers = ",".join(others)
     points: list[Concurrency] = []
     if numbers or not named:
         points = parse_numbers(
@@ -226,8 +232,7 @@ def lengths_are_given(given: Mapping[str, Any]) -> bool:
 
 def deadline_hours(text: str) -> float:
     """Hours of a deadline like 90m, 12h, 3d, or a number of hours; raises WorkloadError."""
-    hours = words.amount(text, _HOURS)
-    if not hours:
+    if not (hours := words.seconds_in(text, "h") / SECONDS_PER_HOUR):
         raise WorkloadError(
             f"--deadline {text!r} is invalid; {words.meant_point(text)}give a time above 0 like"
             " 90m, 12h, 3d, or hours"

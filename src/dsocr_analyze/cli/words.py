@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -295,12 +296,25 @@ def _with_point(text: str) -> str:
 _AMOUNT: Final = re.compile(r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,9})?) *(?P<unit>[a-z]*)")
 
 
-def amount(text: str, units: Mapping[str, float]) -> float | None:
+_SECONDS: Final[Mapping[str, Fraction | int]] = {
+    "ms": Fraction(1, 1000), "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800
+}  # fmt: skip
+
+
+def amount(text: str, units: Mapping[str, Fraction | int]) -> Fraction | None:
     """A number like 1.5h, times the factor of its unit; None if the text is none."""
     found = _AMOUNT.fullmatch(text.strip().lower())
     if found is None or found["unit"] not in units:
         return None
-    return float(found["number"]) * units[found["unit"]]
+    return Fraction(found["number"]) * units[found["unit"]]
+
+
+def seconds_in(text: str, usual: str) -> float:
+    """Seconds of a time like 800ms, 2s, 90m, 12h, 3d or 1w; 0 for anything else.
+
+    A number alone is in the `usual` unit.
+    """
+    return float(amount(text, {**_SECONDS, "": _SECONDS[usual]}) or 0)
 
 
 def meant_point(text: str) -> str:

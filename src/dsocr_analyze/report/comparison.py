@@ -160,7 +160,7 @@ class ComparisonDocument(Opening, frozen=True, kw_only=True, omit_defaults=True)
 
     def answer(self) -> list[str]:
         """The first lines: what a page takes in each report, or by what a ranking sorts them."""
-        asked, most = "page_flops|.*_page_seconds", None
+        asked, most = "page_flops|.*_page_seconds|.*_cost_per_thousand_pages_.*", None
         if self.ranking is not None:
             asked, most = self.ranking.sorted_by, 1  # without its difference from the first
         lines = []

@@ -263,7 +263,10 @@ def parse_page(text: str) -> tuple[int, int]:
         return check_page(int(pixels["width"]), int(pixels["height"]))
     named = _NAMED.fullmatch(wanted)
     if named is None:
-        near = did_you_mean(wanted.partition("@")[0], PAPERS)
+        paper, _, behind = wanted.partition("@")
+        behind = behind.removesuffix("dpi").strip()
+        at = f"@{behind}" if re.fullmatch("[0-9]{1,6}", behind) else ""
+        near = did_you_mean(paper, (), {name: f"{name}{at}" for name in PAPERS})
         raise PageError(f"no page size {_shortened(text)}; {near}{_RIGHT}")
     dpi = int(named["dpi"] or _DEFAULT_DPI)
     if dpi < 1:
