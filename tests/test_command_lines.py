@@ -431,7 +431,8 @@ REFUSED = [
     ("sweep --gpu l40s --share-at-limit 0.1", 2,
      "--share-at-limit 0.1 needs --mean-new-tokens for the other pages"),
     ("sweep --gpu l40s --mean-new-tokens 50 --max-new-tokens 20,100", 2,
-     "mean 50.0 is out of range: pages that do not reach limit 20 generate from 1 to 19 tokens"),
+     "--mean-new-tokens 50.0 is out of range: pages that do not reach --max-new-tokens 20 generate"
+     " from 1 to 19 tokens"),
     ("sweep --gpu l40s --new-tokens-from lengths.csv --max-new-tokens 10,20", 2,
      "--new-tokens-from 'lengths.csv' gives the output lengths; give one --max-new-tokens"),
     ("compare huge", 2,

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 import pytest
 from command_line import run
 
@@ -120,7 +121,22 @@ def test_a_plan_takes_a_list_of_pages_and_warns_of_what_is_none(pages, printed):
          "^weights_dtype and kv_dtype are for runtime='serving'; leave them out"),
         (lambda: predict("h100-sxm", share_at_limit=0.1), WorkloadError,
          "^share_at_limit 0.1 needs mean_new_tokens"),
+        (lambda: predict("h100-sxm", mean_new_tokens=0), WorkloadError,
+         "^mean_new_tokens 0 is out of range: pages that do not reach max_new_tokens 1024"),
         (lambda: predict("h100-sxm", mode="huge"), WorkloadError, "mode 'huge' is unknown"),
+        (lambda: predict([]), DeviceError, r"^gpu \[\] is invalid; give a name, or several"),
+        (lambda: fit([]), DeviceError, r"^gpu \[\] is invalid"),
+        (lambda: plan(5, gpu=()), DeviceError, r"^gpu \(\) is invalid"),
+        (lambda: predict(3), DeviceError, "^gpu 3 is invalid"),
+        (lambda: predict("t4", runtime=["eager"]), WorkloadError, r"^runtime \['eager'\] is inv"),
+        (lambda: predict("t4", max_num_seqs=1.5), WorkloadError, "^max_num_seqs 1.5 is invalid; g"),
+        (lambda: predict("t4", workers=True), WorkloadError, "^workers True is invalid; give a wh"),
+        (lambda: predict("t4", price="2"), WorkloadError, "^price '2' is invalid; give a number"),
+        (lambda: predict("t4", offline="no"), WorkloadError, "^offline 'no' is invalid; give True"),
+        (lambda: predict("t4", dtype=16), WorkloadError, "^dtype 16 is invalid; give a text"),
+        (lambda: fit("t4", flash_attention=1), WorkloadError, "^flash_attention 1 is invalid"),
+        (lambda: fit("t4", reserved=None), WorkloadError, "^reserved None is invalid; give a num"),
+        (lambda: plan(5, corrections="no"), WorkloadError, "^corrections 'no' is invalid"),
         (lambda: fit("t4"), DeviceError, "T4 has no bfloat16; use dtype float16"),
         (lambda: fit(memory_gb=0), WorkloadError, "^memory_gb '0' is invalid; give"),
         (lambda: fit("t4", memory_gb=12), WorkloadError, "^memory_gb 12 is of a card without"),
@@ -158,6 +174,11 @@ def test_errors_name_the_argument(call, kind, message):
 def test_an_argument_that_a_function_does_not_have_is_named(call, message):
     with pytest.raises(TypeError, match=message):
         call()
+
+
+def test_numbers_are_of_any_kind_and_none_stands_for_a_default_without_a_value():
+    given = {"price": np.float64(2.5), "max_num_seqs": np.int64(8), "mean_new_tokens": None}
+    assert predict("h100-sxm", **given) == predict("h100-sxm", price=2.5, max_num_seqs=8)
 
 
 @pytest.mark.parametrize(

@@ -1252,11 +1252,11 @@ def test_the_longest_of_a_batch_is_that_of_all_batches_there_are(pages, batch):
 @pytest.mark.parametrize(
     ("mean", "limit", "share", "message"),
     [
-        (0.5, 8192, 0.1, "mean 0.5 is out of range: .* from 1 to 8191 tokens"),
-        (8191.5, 8192, 0.1, "mean 8191.5"),
-        (math.nan, 8192, 0.1, "mean nan"),
-        (1, 1, 0.1, "limit 1 is invalid; give a whole number from 2"),
-        (1, LARGEST_COUNT + 1, 0.1, "limit 1048577"),
+        (0.5, 8192, 0.1, "mean_new_tokens 0.5 is out of range: .* from 1 to 8191 tokens"),
+        (8191.5, 8192, 0.1, "mean_new_tokens 8191.5"),
+        (math.nan, 8192, 0.1, "mean_new_tokens nan"),
+        (1, 1, 0.1, "max_new_tokens 1 is invalid beside mean_new_tokens; give a"),
+        (1, LARGEST_COUNT + 1, 0.1, "max_new_tokens 1048577"),
         (900, 8192, -0.1, "share_at_limit -0.1"),
         (900, 8192, 1, "share_at_limit 1 is out of range; give a number of at least 0 and"),
         (900, 8192, math.nan, "share_at_limit nan"),

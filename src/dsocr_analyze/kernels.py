@@ -48,9 +48,9 @@ _ALIASES: Final = {
 
 def dtype_named(name: str) -> Dtype:
     """The model type called `name`, in any case; raises DeviceError if there is none."""
-    found = in_any_case(name, [*MODEL_DTYPES, *_ALIASES])
+    found = in_any_case(str(name), [*MODEL_DTYPES, *_ALIASES])
     if found is None:
-        near = did_you_mean(name, MODEL_DTYPES, _ALIASES)
+        near = did_you_mean(str(name), MODEL_DTYPES, _ALIASES)
         raise DeviceError(
             f"dtype {name!r} is unknown; {near}use {', '.join(MODEL_DTYPES)}", arguments=["dtype"]
         )

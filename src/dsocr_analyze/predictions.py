@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack, get_type_hints
 
 from dsocr_analyze.analysis import Engine, directory_named
 from dsocr_analyze.architectures import ImagePath, PageRequest, PageSize
@@ -13,7 +14,7 @@ from dsocr_analyze.archive import axes, plan as plans, setting
 from dsocr_analyze.archive.pages import batches_of
 from dsocr_analyze.archive.plan import PlanDocument
 from dsocr_analyze.cli import devices, kept_files, options, time_requests
-from dsocr_analyze.errors import WorkloadError, did_you_mean
+from dsocr_analyze.errors import DeviceError, WorkloadError, did_you_mean
 from dsocr_analyze.hardware import fit as fitting
 from dsocr_analyze.hardware.devices import check_features
 from dsocr_analyze.hardware.fit import GpuFit
@@ -97,7 +98,7 @@ def predict(
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument.
     """
-    _check_names(predict, given, PredictionArguments)
+    _check(predict, {"runtime": runtime, **given}, PredictionArguments)
     directory = directory_named(model, architecture)
     at_once = ",".join(map(str, _several(concurrency)))
     assumed = {**_assumed(given), "runtime": runtime, "concurrency": at_once}
@@ -140,10 +141,10 @@ def fit(
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument.
     """
-    _check_names(fit, given, PageArguments)
+    _check(fit, {"reserved": reserved, **given}, PageArguments)
     known = kept_files.gpu_profiles(None)
     named = devices.named_devices(
-        known, _names(gpu or ()), None if memory_gb is None else str(memory_gb)
+        known, [] if gpu is None else _names(gpu), None if memory_gb is None else str(memory_gb)
     )
     directory = directory_named(model, architecture)
     asked = PageRequest(architecture=directory.architecture, engine="analytic", **given)
@@ -205,14 +206,16 @@ def plan(
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument.
     """
-    _check_names(plan, given, ServingArguments)
+    _check(plan, given, ServingArguments)
     if file is None and pages is None:
         raise WorkloadError("give pages, their number, or a file or folder of them")
     assumed = _assumed(given)
     without_repetition = time_requests.lengths_without_repetition(assumed)
     goals = plans.Goals(pages, deadline_hours, first_token_seconds, without_repetition)
     requested = time_requests.many_pages_requested(
-        assumed, _names(gpu or [*options.all_gpus()]), time_requests.lengths_by_limit(assumed)
+        assumed,
+        _names([*options.all_gpus()] if gpu is None else gpu),
+        time_requests.lengths_by_limit(assumed),
     )
     directory = directory_named(model, architecture)
     counted = setting.CountedModel.from_directory(directory)
@@ -228,7 +231,7 @@ def plan(
     return plans.plan_document(
         counted, way, requested, planned, goals,
         setting.opening_of(directory, counted.architecture, [chosen]),
-        None if gpu else lambda *_: None,
+        (lambda *_: None) if gpu is None else None,
     )  # fmt: skip
 
 
@@ -239,7 +242,10 @@ def _several(given: Any) -> list[Any]:
 
 
 def _names(gpu: Gpus) -> list[str]:
-    return options.gpu_names(_several(gpu))
+    given = _several(gpu)
+    if not given or not all(isinstance(each, str) for each in given):
+        raise DeviceError(f"gpu {gpu!r} is invalid; give a name, or several", arguments=["gpu"])
+    return options.gpu_names(given)
 
 
 def _assumed(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,13 +254,29 @@ def _assumed(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**time_requests.DEFAULTS, **given, "profile": profiles}
 
 
-def _check_names(function: Callable[..., Any], given: Iterable[str], kind: type) -> None:
-    """Raises TypeError for keyword arguments that a function does not have."""
+_TYPES: Final = {int: Integral, float: Real, bool: bool, str: str}
+_RIGHT: Final = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
+
+
+def _check(function: Callable[..., Any], given: Mapping[str, Any], kind: type) -> None:
+    """Raises TypeError for arguments that a function does not have; WorkloadError for wrong types.
+
+    None stands for the default of an argument that has none.
+    """
     names = [*(function.__kwdefaults__ or ()), *kind.__annotations__]
-    for name in given:
+    types = {**get_type_hints(function), **get_type_hints(kind)}
+    for name, value in given.items():
         if name not in names:
             right = did_you_mean(name, names) or f"give {', '.join(names)}"
             raise TypeError(f"{function.__name__}() has no argument {name!r}; {right.strip()}")
+        wanted = types[name]
+        if wanted not in _TYPES or (value is None and _OPTIONS.get(name) is None):
+            continue
+        is_switch = isinstance(value, bool)
+        if not isinstance(value, _TYPES[wanted]) or (is_switch and wanted is not bool):
+            raise WorkloadError(
+                f"{name} {value!r} is invalid; give {_RIGHT[wanted]}", arguments=[name]
+            )
 
 
 def _warn(told: Iterable[str]) -> None:

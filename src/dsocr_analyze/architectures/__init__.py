@@ -129,7 +129,7 @@ class PageRequest:
     """A page and its prompts, as of `plan_workload`, and how a model runs them, as of `analyze`.
 
     Raises:
-        WorkloadError: The engine is unknown.
+        WorkloadError: The engine is unknown, or `flash_attention` is no truth value.
         DeviceError: The type is unknown.
     """
 
@@ -152,6 +152,11 @@ class PageRequest:
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise WorkloadError(f"engine {self.engine!r} is unknown; use 'trace' or 'analytic'")
+        if not isinstance(self.flash_attention, bool):
+            raise WorkloadError(
+                f"flash_attention {self.flash_attention!r} is not a boolean; give True or False",
+                arguments=["flash_attention"],
+            )
         dtype_named(self.dtype)
 
     @property

@@ -54,13 +54,15 @@ class OutputLengths:
         refuse(
             WorkloadError,
             (not 2 <= limit <= LARGEST_COUNT,
-             f"limit {limit} is invalid; give a whole number from 2 to {LARGEST_COUNT}"),
+             f"max_new_tokens {limit} is invalid beside mean_new_tokens; give a whole number from 2"
+             f" to {LARGEST_COUNT}"),
             (not 1 <= mean <= limit - 1,
-             f"mean {mean} is out of range: pages that do not reach limit {limit} generate "
-             f"from 1 to {limit - 1} tokens"),
+             f"mean_new_tokens {mean} is out of range: pages that do not reach max_new_tokens"
+             f" {limit} generate from 1 to {limit - 1} tokens"),
             (not 0 <= share_at_limit < 1,
              f"share_at_limit {share_at_limit} is out of range; give a number of at least 0 and"
              " below 1"),
+            arguments=["max_new_tokens", "mean_new_tokens", "share_at_limit"],
         )  # fmt: skip
         shorter, ending = math.floor(mean), 1 - share_at_limit
         part_longer = mean - shorter
