@@ -270,7 +270,7 @@ def _check(function: Callable[..., Any], given: Mapping[str, Any], kind: type) -
             right = did_you_mean(name, names) or f"give {', '.join(names)}"
             raise TypeError(f"{function.__name__}() has no argument {name!r}; {right.strip()}")
         wanted = types[name]
-        if wanted not in _TYPES or (value is None and _OPTIONS.get(name) is None):
+        if wanted not in _TYPES or (value is None and time_requests.DEFAULTS.get(name) is None):
             continue
         is_switch = isinstance(value, bool)
         if not isinstance(value, _TYPES[wanted]) or (is_switch and wanted is not bool):
