@@ -21,7 +21,7 @@ from write_schema import schemas
 
 import dsocr_analyze
 from dsocr_analyze import DeepSeekOCRSession, analyze, compare, plan_workload, sweep_workloads
-from dsocr_analyze.architectures import DEFAULT, PageRequest
+from dsocr_analyze.architectures import ARCHITECTURES, DEFAULT, PageRequest
 from dsocr_analyze.errors import (
     AnalyzeError,
     ConfigError,
@@ -335,6 +335,8 @@ def test_axes_are_values_or_text(given, expected):
     assert len(table) == len(table.drop_duplicates())
 
 
+UNLIMITED_CONFIG = ARCHITECTURES["unlimited-ocr"].reference / "config.json"
+
 REFUSED = {
     plan_workload: [
         ({"page": "a44"}, PageError, "no page size 'a44'"),
@@ -348,6 +350,13 @@ REFUSED = {
     ],
     analyze: [
         ({"engine": "guess"}, AnalyzeError, "engine 'guess' is unknown"),
+        ({"flash_attention": 1}, WorkloadError, "flash_attention 1 is not a boolean; give True or"),
+        ({"dtype": torch.bfloat16}, AnalyzeError, "dtype torch.bfloat16 is unknown; did you mean"),
+        (
+            {"config": UNLIMITED_CONFIG, "architecture": "deepseek-ocr"},
+            WorkloadError,
+            "architecture='deepseek-ocr' contradicts config, which is of unlimited-ocr; give one",
+        ),
         ({"model": "x", "architecture": "deepseek-ocr"}, AnalyzeError, "leave out architecture"),
         ({"model": "absent", "engine": "analytic"}, AnalyzeError, "absent"),
         ({"dtype": "int3", "engine": "analytic"}, AnalyzeError, "int3"),
@@ -541,11 +550,14 @@ def own_model(**config):
     [
         (own_model, ConfigError, "Linear is no model with a config .*; count"),
         (lambda: 5, ConfigError, "int is no model"),
-        (lambda: own_model(model_type="gru"), ConfigError, "no known architecture"),
+        (lambda: own_model(model_type="gru"), ConfigError,
+         "^Linear is of no known architecture: its config's model_type is 'gru'; count"),
+        (lambda: own_model(**PUBLISHED.config), ConfigError,
+         "^Linear has no parameters of deepseek-ocr, which are in model.sam_model, .*; give the w"),
         (lambda: own_model(model_type="deepseek_vl_v2").double(), AnalyzeError, "float64"),
         (lambda: torch.nn.Module(), ConfigError, "Module is no model"),
     ],
-)
+)  # fmt: skip
 def test_a_module_that_no_session_can_run_is_refused(make, kind, message):
     with pytest.raises(kind, match=message):
         DeepSeekOCRSession.from_module(make())

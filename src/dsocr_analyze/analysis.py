@@ -362,10 +362,18 @@ def directory_named(
             raise ConfigError(f"config is a {type(config).__name__}; give a path or a mapping")
         file = None if isinstance(config, Mapping) else Path(config)
         values = config if isinstance(config, Mapping) else read_config(Path(config))
-        if model is None and architecture is None:
+        if model is None:
             find = architecture_of if foreign_model(values) else recognized_architecture
             found = find(values)
-            architecture = DEFAULT.name if found is None else found.name
+            named = None if architecture is None else architecture_named(architecture).name
+            name = (named or DEFAULT.name) if found is None else found.name
+            if named not in (None, name):
+                raise WorkloadError(
+                    f"architecture={architecture!r} contradicts config, which is of {name}; give"
+                    " one of them",
+                    arguments=["architecture", "config"],
+                )
+            architecture = name
         return directory_named(model, architecture).with_config(values, file)
     if model is not None and architecture is not None:
         raise WorkloadError(

@@ -165,7 +165,7 @@ class DeepSeekOCRSession:
         closed forms beside the trace; the report warns where these differ.
 
         Raises:
-            ConfigError: It has no config, or one of no known architecture.
+            ConfigError: It has no config, or one of no known architecture, or is a part of a model.
             DeviceError: Its parameters are on several devices, or of a type that is not counted.
         """
         config: Any = getattr(module, "config", None)
@@ -181,7 +181,18 @@ class DeepSeekOCRSession:
         [(device, dtype)] = placed
         dtype_named(str(dtype).removeprefix("torch."))
         directory = ModelDirectory(Path(type(module).__name__), config.to_diff_dict(), {})
-        _ = directory.architecture  # raises for an unknown one
+        if directory.recognized is None:
+            raise ConfigError(
+                f"{type(module).__name__} is of no known architecture: its config's model_type is"
+                f" {config.model_type!r}; count(module, *inputs) counts any torch.nn.Module"
+            )
+        known = directory.architecture
+        if not any(known.owner_of(name) for name, _ in module.named_parameters()):
+            paths = ", ".join(prefix for stage in known.stages for prefix in stage.prefixes)
+            raise ConfigError(
+                f"{type(module).__name__} has no parameters of {known.name}, which are in {paths};"
+                " give the whole model, not a part of it and nothing that wraps it"
+            )
         attention = getattr(config, "_attn_implementation", None) or "eager"
         has_weights = device.type != "meta"
         return cls(LoadedModel(module, directory, device, dtype, attention, has_weights))
