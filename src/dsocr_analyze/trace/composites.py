@@ -7,12 +7,11 @@ one operator everywhere. Copies made on the way, to another type or layout, are 
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from dsocr_analyze.forking import undone
@@ -20,6 +19,7 @@ from dsocr_analyze.model.known_values import device_among
 from dsocr_analyze.model.process_settings import (
     Arguments,
     Function,
+    FunctionMode,
     Keywords,
     Value,
     replaced,
@@ -90,8 +90,8 @@ _MOVES: Final = (torch.Tensor.cpu, torch.Tensor.to)
 Record = Callable[[str, Arguments, Keywords, Callable[[], Value], bool], Value]
 
 
-class Composites(TorchFunctionMode):
-    """Passes each composite to `record` as one operator.
+class Composites:
+    """Passes each composite to `record` as one operator; `answer` is a function mode's.
 
     In a region of autocast in this thread, arguments are cast first: as in the region of their
     device, and for `meta` as on CUDA, since torch makes no casts there.
@@ -102,19 +102,12 @@ class Composites(TorchFunctionMode):
     """
 
     def __init__(self, record: Record) -> None:
-        super().__init__()
         self._record = record
         self._weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         """Weights and their casts in the outermost region, kept until it ends."""
 
-    def __torch_function__(
-        self,
-        func: Function,
-        types: Iterable[type],
-        args: Arguments = (),
-        kwargs: Keywords | None = None,
-    ) -> Value:
-        kwargs = kwargs or {}
+    def answer(self, func: Function, args: Arguments, kwargs: Keywords) -> Value:
+        """Calls a function of torch."""
         composite = _COMPOSITES.get(func)
         if self._weights:
             inside = torch.autocast_increment_nesting()  # torch reports it only when entering one
@@ -172,7 +165,7 @@ class Composites(TorchFunctionMode):
         def passes_on(args: Arguments) -> bool:
             return threading.get_ident() != here and asks(args)
 
-        with replaced(F, "has_torch_function", passes_on), self:
+        with replaced(F, "has_torch_function", passes_on), FunctionMode(self.answer):
             return func(*args, **kwargs)
 
     # autocast

@@ -146,7 +146,7 @@ class Recorder:
             stack.enter_context(self._operators)
             self._modes = None if is_watched else torch._C._len_torch_dispatch_stack()
             is_watched |= any(type(mode) not in _OWN_MODES for mode in _function_modes())
-            stack.enter_context(Composites(self.record_whole))
+            stack.enter_context(FunctionMode(Composites(self.record_whole).answer))
             if not is_watched:
                 stack.enter_context(FunctionMode(self._call))
             self._exit = stack.pop_all()
@@ -461,7 +461,7 @@ class Recorder:
             self.trace.peak = Peak(nbytes, path)
 
 
-_OWN_MODES: Final = (FunctionMode, Composites, DeviceContext)
+_OWN_MODES: Final = (FunctionMode, DeviceContext)
 """Types of function modes that need not see calls of which an equal one has run."""
 _ALLOCATIONS: Final = ("empty", "new_empty")
 _COPIES: Final = frozenset({"clone", "_to_copy"})
