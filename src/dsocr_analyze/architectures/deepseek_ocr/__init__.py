@@ -318,7 +318,6 @@ class DeepSeekOCR(FamilyMember):
         Local views take a copy unless there is one column or one token per side. Their grid is a
         tensor on the host: its sides are multiplied by q, the rows twice.
         """
-        assert features.tokens is not None
         (columns, rows), q, d = grid, tokens_per_side(view.resolution), c.decoder.hidden_size
         if view.count > 1:
             for _ in range(3):

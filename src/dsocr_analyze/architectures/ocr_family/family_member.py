@@ -86,13 +86,12 @@ _PUBLISHED_GLOBAL_BLOCKS: Final = frozenset({2, 5, 8, 11})
 """SAM's global blocks that the published files hard-code."""
 
 
-@dataclass(slots=True)
 class ViewFeatures:
     """What a vision call leaves: features of SAM and a second encoder, and tokens."""
 
-    spatial: Operand | None = None
-    semantic: Operand | None = None
-    tokens: Operand | None = None
+    spatial: Operand
+    semantic: Operand
+    tokens: Operand
 
 
 @dataclass(slots=True)
@@ -482,11 +481,9 @@ def _visual_tokens(
             pages.append(t.empty(skipped * pages[0].n, t.dtype))
         model.encode(t, seen.whole, pixels_of(t, w.global_view), w.global_view, c)
         model.lay_out(t, seen.whole, w.global_view, (1, 1), c)
-        assert seen.whole.tokens is not None
         parts = [seen.whole.tokens, t.weight(c.decoder.hidden_size, "view_seperator")]
         if w.local_views is not None:
             model.lay_out(t, seen.local, w.local_views, w.grid, c)
-            assert seen.local.tokens is not None
             parts.insert(0, seen.local.tokens)
         seen.page = t.cat(*parts)
         del parts
