@@ -214,6 +214,17 @@ def test_the_answer_is_in_the_first_lines(capsys):
         assert said in first, said  # fmt: skip
 
 
+def test_more_tokens_than_a_front_end_has_streamed_are_doubted(capsys):
+    slow, fast = (
+        json.loads(run(capsys, "plan", "--pages", "2M", "--gpu", gpus, "--format", "json")[1])
+        for gpus in ("l40s", "l40s,b200")
+    )
+    pages_per_second = fast["gpus"][0]["points"]["knee"]["pages_per_second"]
+    said = f"may not keep up with {1024 * pages_per_second:,.0f} tokens/s: published runs of SGLang"
+    assert not any("front end" in note for note in slow["notes"])
+    assert sum(said in note for note in fast["notes"]) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [

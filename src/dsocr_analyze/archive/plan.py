@@ -36,6 +36,7 @@ from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths, workers
 from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes
 from dsocr_analyze.timing.predict import KNEE, bottleneck, knee, most_within
+from dsocr_analyze.timing.runtimes import streaming_notes
 from dsocr_analyze.workload import beyond_positions
 
 _MOST_PAGES: Final = 10**15
@@ -132,6 +133,12 @@ class PlannedPages:
         pages = zip(*(each.tolist() for each in columns), strict=True)
         if beyond := round(sum(count * share(prompt, most) for prompt, most, count in pages)):
             yield beyond_positions(beyond, f"{round(self.counts.sum()):,} pages", trained)
+
+    def mean_tokens(self, job: Assumptions) -> float:
+        """Tokens that a page generates."""
+        distinct, place = np.unique(self.pages.max_new_tokens, return_inverse=True)
+        means = np.array([job.lengths(most).mean for most in distinct.tolist()])
+        return float(np.average(means[place], weights=self.counts))
 
 
 # --- its document ---------------------------------------------------------------------------------
@@ -406,6 +413,7 @@ def plan_document(
             plans[profile.gpu.name] = found
     if not plans:
         raise DeviceError("no GPU of the catalogue supports these types; give others")
+    fastest = max((each.point.pages_per_second for each in plans.values() if each.point), default=0)
     several = len(planned.counts) > 1
     said: dict[str, dict[str, None]] = {}
     for profile in requested.profiles:
@@ -441,5 +449,6 @@ def plan_document(
         notes=(
             *requested.notes(model.architecture, [setting.mode]),
             *planned.position_notes(model, requested.job),
+            *streaming_notes(fastest * planned.mean_tokens(requested.job)),
         ),
     )

@@ -222,7 +222,8 @@ class Assumptions:
         refuse(
             WorkloadError,
             (not 0 <= prepared < 1e6,
-             f"preprocess_ms {1e3 * prepared:g} is out of range; give 0 or more, and less than 1e9"),
+             f"preprocess_ms {1e3 * prepared:g} is out of range; give 0 or more, and less than"
+             " 1e9"),
             (not self.workers >= 1, f"workers {self.workers} is too small; give 1 or more"),
             (price is not None and not 0 < price < 1e9,
              f"price {price or 0:g} is out of range; give an amount above 0, and less than 1e9"),

@@ -29,7 +29,7 @@ from dsocr_analyze.timing import (
 from dsocr_analyze.timing.assumptions import Assumptions, workers_needed
 from dsocr_analyze.timing.kernel_seconds import HOST_ERROR, Duration, notes_on_lent, total_duration
 from dsocr_analyze.timing.page_times import ManyPages, PageTimer, PageTimes
-from dsocr_analyze.timing.runtimes import SERVERS, served_notes
+from dsocr_analyze.timing.runtimes import SERVERS, served_notes, streaming_notes
 from dsocr_analyze.timing.serving import Integers, TimedModel, running_counts
 from dsocr_analyze.workload import PageWorkload, position_warnings
 
@@ -200,6 +200,7 @@ def _assumptions(times: PageTimes) -> TimeAssumptions:
         *served_notes(timer.model.architecture, timer.host.name, pages.kinds[0]),
         *(() if c is None else position_warnings(longest, c.decoder.max_position_embeddings)),
         *notes_on_lent(timer.model.device.gpu, total_duration(times.alone.stages.values()).kinds),
+        *(() if timer.host.is_eager else streaming_notes(float(times.tokens_per_second.max()))),
         *timer.correction.sentences(),
     )
     limits = assumed.limits

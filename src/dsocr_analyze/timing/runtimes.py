@@ -309,3 +309,22 @@ def served_notes(
             f"{server} cuts a page into at most {row.tiles} local views; pages are priced as"
             f" the model's own code cuts them, into up to {cut} ({row.source})"
         )
+
+
+# --- what a server streams -----------------------------------------------------------------------
+
+_STREAMED: Final = (14_500, 23_900)
+"""Least and most tokens per second with 100 clients of SGLang on an H100, an H200 or a B200, of
+models of 0.35 to 1.6 billion parameters (sglang,
+docs_new/src/snippets/configs/LiquidAI/lfm2.5-benchmarks.jsx)."""
+
+
+def streaming_notes(tokens_per_second: float) -> Iterator[str]:
+    """Whether the one process that answers a server's clients may be slower than the GPU."""
+    least, most = _STREAMED
+    if tokens_per_second > least:
+        yield (
+            f"a server's one front end may not keep up with {tokens_per_second:,.0f} tokens/s:"
+            f" published runs of SGLang streamed at most {least:,} to {most:,}; start several"
+            " (SGLang's --tokenizer-worker-num, vLLM's --api-server-count), or do not stream"
+        )
