@@ -121,6 +121,8 @@ def figures(found, names):
         # Of one GPU, as --metadata and servers say.
         (VLLM | {"tp": "1"}, {"requests": 200}),
         (changed(SGLANG, "server_info.tp_size", 1), {"version": "0.5.5"}),
+        *((changed(SGLANG, "server_info.quantization", each), {"quantization": found})
+          for each, found in (("fp8", "fp8"), (None, None), ("None", None))),
         # SGLang counts failed requests only in its details.
         (SGLANG | {"errors": [*80 * [""], "timeout"]},
          {"failed": 1, "doubts": "1 of 81 requests failed;"}),

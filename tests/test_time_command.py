@@ -342,6 +342,7 @@ DOUBTFUL = {"failed": 2, "completed": 198, "max_concurrency": None, "total_input
         ({}, f"--from-benchmark {MM} --assumptions",
          ["87.0 ms of CPU per page (measured by vllm bench mm-"]),
         ({"model_id": "my-ocr"}, "--arch deepseek-ocr", ["the file calls the model 'my-ocr'"]),
+        ({"quantization": "fp8"}, "", ["the server's weights were quantized ('fp8'), but"]),
         (DOUBTFUL, "", [
             "Note: result.json: 2 of 200 requests failed", "a burst rather than a steady load",
             "5,051 tokens on average, but the predicted page has 913"]),
@@ -352,6 +353,13 @@ def test_the_table_and_the_markdown_say_it_all(capsys, changes, options, said):
     code, out, err = run(capsys, *command)
     text = " ".join(out.split()) + " "
     assert (code, err, [each for each in said if each not in text]) == (0, "", [])
+
+
+def test_weights_of_the_type_that_was_measured_leave_no_doubt(capsys):
+    file = result(quantization="fp8")
+    for options, doubts in (("", 1), ("--weights-dtype fp8", 0)):
+        [found] = compared(capsys, file, f"--keep 0 {options}")["benchmarks"]
+        assert sum("quantized" in each for each in found["doubts"]) == doubts
 
 
 def test_of_a_burst_only_the_whole_request_corrects(capsys):

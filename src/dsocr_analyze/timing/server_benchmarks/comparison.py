@@ -169,6 +169,11 @@ class Comparison:
                 f"a request had {tokens:,.0f} tokens on average, but the predicted page has"
                 f" {self.workload.seq_len:,}; predict the page, mode and prompt that were measured"
             )
+        if benchmark.quantization is not None and self.job.precision.weights is None:
+            doubts.append(
+                f"the server's weights were quantized ({shown(benchmark.quantization)}), but the"
+                " predicted ones are not; predict the type that was measured"
+            )
         rate = self.workload.prompt_pages * means["requests_per_second"]
         measured = {"pages_per_second": rate, **means}
         said = ("file", "program", "date", "model", "requests", "failed", "concurrency", "steady")

@@ -49,6 +49,7 @@ class ServerBenchmark:
             `ttft_seconds`, `tpot_seconds`, `request_seconds`; and `requests_per_second` and
             `tokens_per_second`. Or `preprocess_seconds` of the CPU alone.
         note: Which model is assumed, if it does not say.
+        quantization: Of the server's weights, if the file names one.
     """
 
     file: str
@@ -64,6 +65,7 @@ class ServerBenchmark:
     concurrency: int
     means: Mapping[str, float]
     note: str = ""
+    quantization: str | None = None
 
     @property
     def is_served(self) -> bool:
@@ -238,6 +240,7 @@ class _Fields:
             "engine": self.values.get("service_kind", "triton") != "triton"
             or text.startswith("openai"),
             "version": not _VERSION.fullmatch(text),
+            "quantization": text.lower() == "none",
         }
         read = {"engine": text.split("-")[0], "version": text.removeprefix("v")}
         return None if says_nothing.get(kind) else read.get(kind, text)
@@ -354,6 +357,7 @@ def _benchmark(result: _Fields, text: str, file: str) -> ServerBenchmark:
         model=texts.get("model"),
         engine=texts.get("engine", program.engine),
         version=texts.get("version"),
+        quantization=texts.get("quantization"),
         requests=requests,
         failed=failed,
         concurrency=concurrency,
