@@ -294,6 +294,24 @@ def test_other_threads_may_run_the_module_meanwhile():
         assert {path: each.calls for path, each in found.by_module.items()} == {"": 1, "layer": 1}
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_transformer_encoder_counts_what_its_mask_leaves_out(device):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, device=device)
+    x = torch.ones(2, 4, 8, device=device)
+    mask = torch.tensor([[False] * 4, [False, False, True, True]], device=device)
+    found, expected = (
+        count(
+            nn.TransformerEncoder(layer, 2, enable_nested_tensor=nests).eval(),
+            x,
+            src_key_padding_mask=mask,
+        )
+        for nests in (True, False)
+    )
+    assert found.unknown == {}
+    assert found.total.flops == expected.total.flops + mask.numel()  # it inverts the mask
+    assert found.by_module["layers.0"] == expected.by_module["layers.0"]
+
+
 def test_a_backward_pass_that_forward_runs_counts():
     """Of x [2, 3] W [3, 5]: the product, and those for the gradients of W and x."""
 

@@ -125,6 +125,8 @@ class Composites:
                     return self._record("transfer", [args[0]], {}, run, True)
             if func is F.multi_head_attention_forward:
                 return self._opened(func, args, kwargs)
+            if func is torch._nested_tensor_from_mask_left_aligned:
+                return False  # `nn.TransformerEncoder` pads, as it does under any mode
             with _taken_apart() if func is torch.lstm else contextlib.nullcontext():
                 return run()
         name, parameters = composite
