@@ -15,7 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
 
 import torch
@@ -36,7 +36,7 @@ from dsocr_analyze.model.process_settings import (
     Values,
     tensors_in,
 )
-from dsocr_analyze.trace.memory import LiveTensors, Look
+from dsocr_analyze.trace.memory import Look
 
 
 class TracedCall(NamedTuple):
@@ -345,43 +345,19 @@ class Repetition:
         return variant
 
 
-class FirstCall:
-    """The first call with its key: the state of memory and arguments before it runs."""
+def state_of(module: torch.nn.Module, arguments: Arguments) -> tuple[list[int], list[Any]]:
+    """Versions of the arguments, and attributes and buffers at or below the module.
 
-    def __init__(self, module: torch.nn.Module, arguments: Arguments, memory: LiveTensors) -> None:
-        self._module, self._arguments, self._memory = module, arguments, memory
-        self._births, self._nbytes = memory.births, memory.nbytes
-        self._versions, self._attributes = self._state()
-
-    def span(self, path: str, trace: Trace, output: Value) -> RecordedCall | None:
-        """The record of the call, which has run; None if it may not be repeated.
-
-        It may have written to no argument, stored nothing on the module or below, and left no
-        memory but its output's.
-        """
-        returned, again = [*tensors_in([output])], Output.of(output)
-        made, is_all = self._memory.made_among(returned, self._births, self._nbytes)
-        if again is None or len(made) != len(returned):
-            return None
-        versions, attributes = self._state()
-        if versions != self._versions or len(attributes) != len(self._attributes):
-            return None
-        is_untouched = all(map(is_, attributes, self._attributes))
-        return RecordedCall(path, trace, again) if is_untouched and is_all else None
-
-    def _state(self) -> tuple[list[int], list[Any]]:
-        """Versions of the arguments, and attributes and buffers at or below the module.
-
-        Tensors are weak references, so they can die.
-        """
-        parts = [self._module]
-        for part in parts:
-            parts += [child for child in part._modules.values() if child is not None]
-        attributes = [
-            weakref.ref(value) if isinstance(value, torch.Tensor) else value
-            for part in parts
-            for table in (vars(part), part._buffers)
-            for name, value in table.items()
-            if name not in _OF_EVERY_MODULE
-        ]
-        return [*map(attrgetter("_version"), tensors_in(self._arguments))], attributes
+    Tensors are weak references, so they can die.
+    """
+    parts = [module]
+    for part in parts:
+        parts += [child for child in part._modules.values() if child is not None]
+    attributes = [
+        weakref.ref(value) if isinstance(value, torch.Tensor) else value
+        for part in parts
+        for table in (vars(part), part._buffers)
+        for name, value in table.items()
+        if name not in _OF_EVERY_MODULE
+    ]
+    return [*map(attrgetter("_version"), tensors_in(arguments))], attributes

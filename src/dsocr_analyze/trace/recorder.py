@@ -61,12 +61,13 @@ from dsocr_analyze.trace.record import (
     ATTRIBUTES,
     Alike,
     Effect,
-    FirstCall,
     Output,
+    RecordedCall,
     Repetition,
     Trace,
     call_of,
     is_repeatable,
+    state_of,
     stays_on,
 )
 from dsocr_analyze.trace.rules import Call, Rule
@@ -203,11 +204,19 @@ class Recorder:
         if key in repetition.spans:
             return self._run_in_full(path, forward, args, kwargs)
         repetition.spans[key] = None  # until the call's side effects are known
-        first = FirstCall(module, [*args, *kwargs.values()], self._memory)
+        alive, births, given = self._memory.nbytes, self._memory.births, [*args, *kwargs.values()]
+        versions, attributes = state_of(module, given)
         with self._own_trace(path) as trace:
             output = self._run_in_full(path, forward, args, kwargs)
         with torch._C.DisableTorchFunction():
-            repetition.spans[key] = first.span(path, trace, output)
+            returned, again = [*tensors_in([output])], Output.of(output)
+            made, is_all = self._memory.made_among(returned, births, alive)
+            if again is not None and is_all and len(made) == len(returned):
+                # It has written to no argument, and stored nothing on the module or below.
+                same_versions, same_attributes = state_of(module, given)
+                is_untouched = [*map(id, same_attributes)] == [*map(id, attributes)]
+                if is_untouched and same_versions == versions:
+                    repetition.spans[key] = RecordedCall(path, trace, again)
         return output
 
     def _run_in_full(
