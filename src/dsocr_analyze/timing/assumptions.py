@@ -301,17 +301,11 @@ class Assumptions:
     def _runtime_sentences(self, of_sam: str) -> list[str]:
         if self.host.is_eager:
             return [f"a batch runs until its longest page ends; no autocast{of_sam}"]
-        said = [
+        return [
             "vision runs uncompiled, the prompt as compiled kernels, decode steps as CUDA graphs;"
             " prefill passes run between decode steps"
             + (" and also decode the running sequences" if self.host.mixes_prefill else "")
-            + of_sam
+            + of_sam,
+            *([f"{self.host.name} has {self.limits}"] if self.limits else []),
+            *self.precision.sentences(),
         ]
-        weights, cache = self.precision
-        if self.limits:
-            said.append(f"{self.host.name} has {self.limits}")
-        if weights:
-            said.append(f"the decoder's linear layers, except router and head, use {weights}")
-        if cache:
-            said.append(f"the KV cache is {cache}")
-        return said

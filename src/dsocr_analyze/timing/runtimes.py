@@ -33,6 +33,14 @@ class Precision(NamedTuple):
     weights: str | None = None
     cache: str | None = None
 
+    def sentences(self, others: str = "") -> list[str]:
+        """Which types are not the model's; `others` follows that of the weights."""
+        layers = "the decoder's linear layers, except router and head, use"
+        return [
+            *([f"{layers} {self.weights}{others}"] if self.weights else []),
+            *([f"the KV cache is {self.cache}"] if self.cache else []),
+        ]
+
 
 NATIVE: Final = Precision()
 
@@ -117,13 +125,11 @@ class Host:
         )
         if self.engine == "sglang":
             held, blocks = "weights and the cache; activations are beside it", "single tokens"
-        stored = f"the decoder's linear layers, except router and head, use {precision.weights}"
         return [
             f"{memory} is of all the memory, and has room for {held}; CUDA graphs and other"
             " processes take none of it",
             f"{cache} counts {blocks}; a page takes as many as for the most that it may generate",
-            *([f"{stored}, other weights the model's type"] if precision.weights else []),
-            *([f"the KV cache is {precision.cache}"] if precision.cache else []),
+            *precision.sentences(", other weights the model's type"),
         ]
 
     @property
