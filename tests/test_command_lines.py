@@ -75,12 +75,14 @@ REFUSED = [
      "--concurrency 'kneee' is unknown; did you mean knee? give numbers from 1 to 65536 or ranges,"
      " like 1,4,16 or 1:64, knee or max"),
     ("time l4 --price 2,5", 2,
-     "--price '2,5' is invalid; did you mean 2.5? give a number; see dsocr-analyze time --help"),
+     "--price '2,5' is invalid; did you mean 2.5? give a number, or one per GPU like"
+     " h100-sxm:2.5,l40s:0.8; see dsocr-analyze time --help"),
     ("time l4 --preprocess-ms 0,125", 2,
      "--preprocess-ms '0,125' is invalid; did you mean 0.125? give a number of milliseconds; see"
      " dsocr-analyze time --help-all"),
     ("time l4 --price 1,500", 2,
-     "--price '1,500' is invalid; did you mean 1500? give a number; see dsocr-analyze time --help"),
+     "--price '1,500' is invalid; did you mean 1500? give a number, or one per GPU like"
+     " h100-sxm:2.5,l40s:0.8; see dsocr-analyze time --help"),
     ("time l4 --workers 1,5", 2,
      "--workers '1,5' is invalid; give a number; see dsocr-analyze time --help-all"),
     ("plan --pages 1k --deadline 1,5h", 2,

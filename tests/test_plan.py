@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 from pyarrow import csv
 from write_schema import schemas
 
+from dsocr_analyze import plan
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.cli import main
 from dsocr_analyze.timing import assumptions, predict
@@ -205,7 +206,7 @@ def test_the_answer_is_in_the_first_lines(capsys):
         "2 x h100-sxm, serving, vllm: 2,000,000 pages in",
         "deadline of 24 h",
         "GPU-hours",
-        "in money",
+        "which cost",
         "the knee",
         "CPU workers",
         "of 80.00 GB",
@@ -234,6 +235,20 @@ def test_more_tokens_than_a_front_end_has_streamed_are_doubted(capsys):
         ("--pages 0 --gpu h100", 2, "--pages 0 is invalid; give"),
         ("--pages 2MM --gpu h100", 2, "2000000, 500k or 2M"),
         ("--pages 1e99 --gpu h100", 2, "--pages '1e99' is invalid"),
+        (
+            "--pages 1k --price h100:2,l40s:0.5 --gpu h100",
+            2,
+            "--price names l40s, which --gpu does not; add it there",
+        ),
+        (
+            "--pages 1k --price h100:2 --gpu h100,l40s",
+            2,
+            "--price has no amount for l40s; add one, like l40s:2.5",
+        ),
+        ("--pages 1k --price h100:2,h100-sxm:3", 2, "--price names a GPU twice"),
+        ("--pages 1k --price h100:2,5", 2, "--price 'h100:2,5' is invalid; give a number, or one"),
+        ("--pages 1k --price h10:2", 2, "no GPU 'h10' in the catalogue; did you mean h100-sxm?"),
+        ("--pages 1k --price h100:0", 2, "--price 0 is out of range"),
         ("--pages 10.5 --gpu h100", 2, "give a whole number from 1 to 10^15"),
         ("--pages 1.005k --gpu h100", 0, "1,005 pages in"),
         ("--pages 10 --gpu h100 --deadline 30s", 0, "before the deadline of 30.0 s"),
@@ -270,6 +285,42 @@ def test_what_a_plan_refuses(capsys, tmp_path, monkeypatch, options, code, said)
     assert found == code
     assert said in " ".join((out + err).split())
     assert code != 2 or (out, err.count("\n")) == ("", 1)
+
+
+def test_each_gpu_may_have_its_own_price_and_the_cheapest_comes_first(capsys, tmp_path):
+    prices = {"h100-sxm": 2.5, "l40s": 0.4}
+    text = ",".join(f"{gpu}:{price}" for gpu, price in prices.items())
+    pages = tmp_path / "pages.csv"
+    pages.write_text("width,height\n" + "1240,1754\n" * 400)
+    common = ("--price", text, "--format", "json")
+    found = {
+        command: json.loads(run(capsys, *command.split(), *common)[1])
+        for command in ("plan --pages 400", "time --concurrency 16 --workers 1")
+    }
+    plans, times = found["plan --pages 400"]["gpus"], found["time --concurrency 16 --workers 1"]
+    # At its own price, the slower one is the cheaper one.
+    assert [each["gpu"] for each in plans] == ["l40s", "h100-sxm"]
+    for each in plans:
+        assert each["points"]["knee"]["cost"] == pytest.approx(
+            prices[each["gpu"]] * each["points"]["knee"]["gpu_hours"]
+        )
+    per_thousand = {}
+    for each in times["time"]:
+        price, load = prices[each["gpu"]], each["throughput"][0]
+        assert each["assumptions"]["price_per_hour"] == price
+        per_thousand[each["gpu"]] = load["cost_per_thousand_pages"]
+        assert per_thousand[each["gpu"]] == pytest.approx(
+            price * 1000 / 3600 / load["pages_per_second"]
+        )
+    archive = run(capsys, "archive", str(pages), "--gpu", "h100,l40s", "--concurrency", "16",
+                  *common)[1]  # fmt: skip
+    for each in json.loads(archive)["time"]:
+        assert each["cost"] == pytest.approx(0.4 * per_thousand[each["gpu"]])
+    assert [each.gpu for each in plan(400, price=prices).gpus] == ["l40s", "h100-sxm"]
+    assert plan(400).gpus[0].point.cost is None  # of all GPUs, without those that lack a type
+    first = run(capsys, "plan", "--pages", "400", "--price", text)[1]
+    assert first.startswith("1 x l40s, ")
+    assert "GPUs, cheapest first" in first
 
 
 def test_help_and_documentation_have_the_shares_that_are_computed_with(capsys):

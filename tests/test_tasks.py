@@ -39,7 +39,7 @@ PLAN = (
     r" first token \d+ m?s, [\d.]+ GB of [\d.]+ GB, \d+ CPU workers?; bound by "
 )
 PRICED_PLAN = PLAN.format("{}", "2,000,000", 24).replace(
-    "GPU-hours .*", r"GPU-hours .*; [\d.]+ in money, [\d.]+ per 1,000 pages.*"
+    "GPU-hours .*", r"GPU-hours .*, which cost [\d.]+, or [\d.]+ per 1,000 pages.*"
 )
 FITS = r"^{}: {} pages? needs? {} GB, and {} has {} GB free; at most \d+ \(.*\) at once"
 ANSWERS = {
@@ -81,6 +81,7 @@ ANSWERS = {
         PAGE_SECONDS.format("vllm", " of 3,131 new tokens"),  # (300 + 900 + 8192) / 3
     "plan --pages 2M --deadline 24h --price 2.5 --gpu h100": PRICED_PLAN.format("h100-sxm"),
     "plan --pages 2M --deadline 24h --price 2.5": PRICED_PLAN.format(r"\S+"),
+    "plan --pages 2M --deadline 24h --price h100:2.5,l40s:0.8": PRICED_PLAN.format("h100-sxm"),
     "plan --pages 2M --deadline 24h --first-token 2s --gpu h100,l40s":
         PLAN.format("h100-sxm", "2,000,000", 24) + ".*at once keep the first token within 2.00 s",
     "plan --pages 500k --deadline 3d --mix a4@200:0.8,a3@300:0.2 --gpu l40s":

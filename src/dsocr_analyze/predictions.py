@@ -52,7 +52,7 @@ class ServingArguments(TypedDict, total=False):
     max_num_batched_tokens: int
     preprocess_ms: float
     workers: int
-    price: float
+    price: float | Mapping[str, float]
     weights_dtype: str
     kv_dtype: str
     mean_new_tokens: float
@@ -201,7 +201,8 @@ def plan(
         given: What is assumed, as in `time`.
 
     Returns:
-        The plan: `gpus`, one entry per kind of GPU, fewest GPU-hours first.
+        The plan: `gpus`, one entry per kind of GPU: with prices the cheapest first, otherwise that
+        of the fewest GPU-hours.
 
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument.
@@ -212,9 +213,11 @@ def plan(
     assumed = _assumed(given)
     without_repetition = time_requests.lengths_without_repetition(assumed)
     goals = plans.Goals(pages, deadline_hours, first_token_seconds, without_repetition)
+    price = assumed["price"]
+    priced = [*price] if isinstance(price, Mapping) else []
     requested = time_requests.many_pages_requested(
         assumed,
-        _names([*options.all_gpus()] if gpu is None else gpu),
+        _names((priced or [*options.all_gpus()]) if gpu is None else gpu),
         time_requests.lengths_by_limit(assumed),
     )
     directory = directory_named(model, architecture)

@@ -42,7 +42,7 @@ BATCH_RESULTS: Final = (
 
 
 COST: Final = "cost_per_thousand_pages"
-"""Column of the cost in money."""
+"""Column of what a thousand pages cost."""
 
 
 class Workloads(NamedTuple):

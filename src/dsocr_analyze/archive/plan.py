@@ -234,7 +234,7 @@ class PlanDocument(CountOpening, frozen=True, kw_only=True):
         first_token_seconds: The mean time to the first token that must not be exceeded, or null.
         runtime: Always `serving`.
         host: The serving engine.
-        gpus: One plan per kind of GPU, fewest GPU-hours first.
+        gpus: One plan per kind of GPU: with prices the cheapest first, else fewest GPU-hours first.
         assumptions: What the predictions assume.
         notes: Those assumptions that make them doubtful, or that correct them.
     """
@@ -368,6 +368,12 @@ def _plan_gpu(
     )
 
 
+def _rank(plan: GpuPlan) -> tuple[float, float]:
+    """The cheapest first, and without prices the one of the fewest hours."""
+    point = plan.point
+    return (math.inf, math.inf) if point is None else (point.cost or 0.0, point.gpu_hours)
+
+
 def _repetition(curve: _Curve, without: _Curve, point: OperatingPoint) -> RepetitionCost:
     counts, price = np.array([point.concurrency]), curve.job.price_per_hour
     times = curve.times(counts)
@@ -437,11 +443,7 @@ def plan_document(
         first_token_seconds=goals.first_token_seconds,
         runtime=requested.job.runtime,
         host=requested.job.host.name,
-        gpus=tuple(
-            sorted(
-                plans.values(), key=lambda plan: plan.point.gpu_hours if plan.point else math.inf
-            )
-        ),
+        gpus=tuple(sorted(plans.values(), key=_rank)),
         assumptions=tuple(
             sentence if len(names) == len(plans) else f"{', '.join(names)}: {sentence}"
             for sentence, names in said.items()

@@ -71,7 +71,7 @@ def _answer_lines(document: PlanDocument, plan: GpuPlan, point: OperatingPoint) 
     cost = ""
     if point.cost is not None:
         thousand = price_text(point.cost_per_thousand_pages)
-        cost = f"; {price_text(point.cost)} in money, {thousand} per 1,000 pages"
+        cost = f", which cost {price_text(point.cost)}, or {thousand} per 1,000 pages"
     yield (
         f"{point.gpus:,} x {plan.gpu}, {runtime_text(document.runtime, document.host)}:"
         f" {counted(document.pages, 'page')} in {hours_text(point.hours)}{by};"
@@ -96,7 +96,9 @@ def plan_tables(document: PlanDocument) -> Iterator[Table]:
     plans = document.gpus
     if len(plans) > 1:
         rows = [_row(plan.gpu, plan.point, str(plan.workers)) for plan in plans]
-        yield _table("GPUs, fewest GPU-hours first", "GPU", rows, more=("CPU workers",))
+        costs = {plan.point.cost for plan in plans if plan.point}
+        first = "fewest GPU-hours" if None in costs else "cheapest"
+        yield _table(f"GPUs, {first} first", "GPU", rows, more=("CPU workers",))
     rows = [_row(_POINTS[name], point) for name, point in plans[0].points.items()]
     if rows:
         yield _table(f"{plans[0].gpu}: pages at once", "point", rows)

@@ -101,7 +101,7 @@ class TimeRequested:
             **{name: pa.array(each, mask=np.isnan(each)) for name, each in seconds.items()},
             "fits": pa.array(times.fits, pa.bool_()),
         }
-        if (price := self.job.price_per_hour) is not None:
+        if (price := timer.assumptions.price_per_hour) is not None:
             columns[COST] = pa.array(cost_per_thousand_pages(price, times.pages_per_second))
         return columns
 
@@ -280,7 +280,7 @@ class ArchiveTimer:
         bound, band = bottleneck(
             sums.seconds, sums.cpu_seconds, sums.least_seconds, timed.work, self._job
         )
-        price, deadline = self._job.price_per_hour, self.deadline_hours
+        price, deadline = timed.timer.assumptions.price_per_hour, self.deadline_hours
         profile = timed.timer.model.device
         kinds = ", ".join(sorted(each.kind for each in timed.work.kinds if each.extrapolated))
         notes = (

@@ -130,7 +130,7 @@ def archive_answers(archive: Archive) -> Iterator[str]:
     pages, s = counted(document.pages, "page"), "s" if document.pages == 1 else ""
     for each in document.time:
         runs = runtime_text(each.runtime, each.host)
-        cost = "" if each.cost is None else f", {price_text(each.cost)} in money"
+        cost = "" if each.cost is None else f", which cost {price_text(each.cost)}"
         needed = each.gpus_for_deadline
         gpus = "" if needed is None else (
             f"; {counted(needed, 'GPU')} to finish in {hours_text(each.deadline_hours or 0.0)}"
@@ -200,7 +200,9 @@ def _time_tables(archive: Archive, time: ArchiveTimer) -> list[Table]:
         gpus = () if each.gpus_for_deadline is None else (exact(each.gpus_for_deadline),)
         follows.append((*label, three_digits(each.pages_per_second), *cost, *gpus))
     more = {
-        "cost": None if price is None else f"cost at {price:g} per hour",
+        "cost": "cost"
+        if job.prices_per_hour
+        else (None if price is None else f"cost at {price:g} per hour"),
         "GPUs": None if hours is None else f"GPUs to finish in {hours_text(hours)}",
     }
     return [

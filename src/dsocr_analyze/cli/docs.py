@@ -154,7 +154,7 @@ TASKS: Final = {
     "... and how many fit, at what rate?": "time h100 --concurrency max",
     "Does the CPU that prepares the pages slow it down?":
         "time h100 --concurrency 64 --workers 1",
-    "What does a page cost in money?": "time h100 --price 2.50",
+    "How much money does a page cost?": "time h100 --price 2.50",
     "... with fp8 weights and an fp8 KV cache?": "time h100 --weights-dtype fp8 --kv-dtype fp8",
     "... with weights of 4 bits?": "time l40s --weights-dtype int4",
     "How many seconds under SGLang, in mode base?": "time h100 --server sglang --mode base",
@@ -165,6 +165,8 @@ TASKS: Final = {
     "How many GPUs for 2 million pages in 24 hours, and how much money?":
         "plan --pages 2M --deadline 24h --price 2.5 --gpu h100",
     "... on the GPU that takes the fewest hours?": "plan --pages 2M --deadline 24h --price 2.5",
+    "... or the cheapest per page, if each GPU has its own price?":
+        "plan --pages 2M --deadline 24h --price h100:2.5,l40s:0.8",
     "... if the first token must come within 2 seconds?":
         "plan --pages 2M --deadline 24h --first-token 2s --gpu h100,l40s",
     "... for a mix of pages?":

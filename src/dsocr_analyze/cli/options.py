@@ -127,6 +127,26 @@ def switch(parameter: typer.CallbackParam, value: int | None) -> int | None:
     return value
 
 
+def _price(
+    context: typer.Context, parameter: typer.CallbackParam, value: str | None
+) -> float | dict[str, float] | None:
+    """A callback: a price, or one by GPU; raises BadParameter for anything else."""
+    if value is None:
+        return None
+    of_typer: Any = parameter
+    wrong = typer.BadParameter(value, context, of_typer)
+    pairs = [each.rpartition(":") for each in value.split(",")]
+    try:
+        if ":" not in value:
+            return float(value)
+        prices = {name.strip(): float(amount) for name, _, amount in pairs}
+    except ValueError as error:
+        raise wrong from error
+    if "" in prices or len(prices) < len(pairs):
+        raise wrong
+    return prices
+
+
 SHARED: Final[Mapping[str, Any]] = {
     "model": option(
         "DIR",
@@ -287,7 +307,11 @@ SHARED: Final[Mapping[str, Any]] = {
         "N", _WORKERS, group=Seldom(PREDICTION),
         show_default="as many as are busy 80 % of the time, or 1 for a given --concurrency",
     ),
-    "price": option("AMOUNT", "Price of a GPU-hour, in any currency.", group=PREDICTION),
+    "price": option(
+        "AMOUNT",
+        "Price of a GPU-hour, in any currency. As h100-sxm:2.5,l40s:0.8, each GPU has its own.",
+        callback=_price, group=PREDICTION,
+    ),
     "weights_dtype": option(
         _FEWER_BITS,
         "Data type of the served decoder's linear weights. Default: the model's own.",
@@ -419,7 +443,7 @@ OF_PREDICTIONS: Final[Added] = {
     **SERVER_LIMITS,
     "preprocess_ms": (float | None, None),
     "workers": (int, 1),
-    "price": (float | None, None),
+    "price": (str | None, None),
     "weights_dtype": (str | None, None),
     "kv_dtype": (str | None, None),
     "new_tokens_from": (Path | None, None),
@@ -507,6 +531,12 @@ def given_options(context: typer.Context) -> dict[str, str]:
     }
 
 
+def priced_gpus(context: typer.Context) -> list[str]:
+    """The GPUs that `--price` names, if it does."""
+    price = context.params["price"]
+    return [*price] if isinstance(price, dict) else []
+
+
 def gpus_asked(context: typer.Context) -> list[str]:
     """The values of `--gpu`; raises WorkloadError if an option needs one."""
     gpus: list[str] = context.params["gpu"] or []
@@ -528,6 +558,8 @@ def options_used(context: typer.Context) -> dict[str, OptionValue]:
         value, earlier = context.params[parameter.name], used.get(name)
         if isinstance(value, list | tuple):
             value = (*(earlier if isinstance(earlier, tuple) else ()), *map(str, value))
+        elif isinstance(value, dict):
+            value = ",".join(f"{gpu}:{price:g}" for gpu, price in value.items())
         elif isinstance(value, Path):
             value = str(value)
         used[name] = earlier if value is None else value

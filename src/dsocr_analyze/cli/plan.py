@@ -102,7 +102,7 @@ def plan(
     given = context.params
     _check_pages(file, given["pages"])
     page_options.check_pdf_dpi(context, file)
-    named = given["gpu"]
+    named = given["gpu"] or options.priced_gpus(context)
     lengths = time_requests.lengths_asked(context)
     requested = time_requests.many_pages_requested(given, named or rated_gpus(), lengths)
     directory = page_options.directory_asked(given)

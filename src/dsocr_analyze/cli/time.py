@@ -115,7 +115,7 @@ def time(
     words.print_config_findings(context, directory, by_closed_forms=given["stages"] is None)
     asked = page_options.page_request(given, directory)
     words.warn(context, directory.architecture.warnings_of(asked.workload))
-    gpus = options.gpu_names(gpu, given["named_gpus"])
+    gpus = options.gpu_names(gpu, given["named_gpus"]) or options.priced_gpus(context)
     request = request_from(context, gpus or rated_gpus(), server=server)
     if all(job.runtime == "serving" for job in request.jobs):
         page_options.note_attention(context)

@@ -20,6 +20,7 @@ from dsocr_analyze.timing.predict import Concurrency, TimeRequest
 
 if TYPE_CHECKING:
     from dsocr_analyze.archive.seconds import TimeRequested
+    from dsocr_analyze.hardware.timed_device import Device
 
 _MOST_POINTS: Final = 1_000
 _MOST_CHUNK: Final = 1 << 20
@@ -64,14 +65,35 @@ def time_request(
     plans_workers = asked["workers"] is None and not all(isinstance(each, int) for each in points)
     eager: Serving = runtimes.EAGER, runtimes.NATIVE, asked["reserved"], None
     runs = {"eager": eager, "serving": serving}
+    price = asked["price"]
+    prices = _prices(price, profiles, known) if isinstance(price, Mapping) else {}
     jobs = [
         Assumptions(
-            runtime, lengths, seconds, workers, stored, reserved, asked["price"],
+            runtime, lengths, seconds, workers, stored, reserved, None if prices else price,
             asked["offline"], corrections, limits=limited, plans_workers=plans_workers,
+            prices_per_hour=prices,
         )
         for runtime, stored, reserved, limited in map(runs.__getitem__, dict.fromkeys(names))
     ]  # fmt: skip
     return TimeRequest(profiles, jobs, points)
+
+
+def _prices(
+    given: Mapping[str, float], profiles: Sequence[Device], known: Mapping[str, Device]
+) -> dict[str, float]:
+    """The price of each GPU by its name in the catalogue; raises AnalyzeError."""
+    prices = {catalogue_name(name, known): price for name, price in given.items()}
+    names = [each.gpu.name for each in profiles]
+    wrong = ""
+    if len(prices) < len(given):
+        wrong = f"names a GPU twice: {', '.join(given)}; give each one price"
+    elif lacking := [name for name in names if name not in prices]:
+        wrong = f"has no amount for {lacking[0]}; add one, like {lacking[0]}:2.5"
+    elif unasked := [name for name in prices if name not in names]:
+        wrong = f"names {unasked[0]}, which gpu does not; add it there, or leave it out here"
+    if wrong:
+        raise WorkloadError(f"price {wrong}", arguments=["price", "gpu"])
+    return prices
 
 
 Serving: TypeAlias = tuple[runtimes.Host, runtimes.Precision, float, str | None]

@@ -149,7 +149,7 @@ _RIGHT: Final = {
     "PAGES": "a whole number of pages",
     "TOKENS": "a number of tokens",
     "MS": "a number of milliseconds",
-    "AMOUNT": "a number",
+    "AMOUNT": "a number, or one per GPU like h100-sxm:2.5,l40s:0.8",
     "N": "a number",
 }
 """Valid numbers, by the value's name in --help."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from operator import mul
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 
@@ -196,7 +196,8 @@ class Assumptions:
         workers: Pages that the CPU prepares in parallel.
         plans_workers: Whether it prepares as many as `workers_needed` says instead.
         reserved: Fraction of the memory kept for the driver, the allocator and kernels.
-        price_per_hour: Of one GPU.
+        price_per_hour: Of one GPU; None if it is not known, or each GPU has its own.
+        prices_per_hour: These, by GPU.
         is_offline: Whether the CPU prepares all pages before the first one runs.
         limits: The serving engine's in its own words, if any is given.
 
@@ -216,21 +217,29 @@ class Assumptions:
     preprocess_origin: str = "given"
     limits: str | None = None
     plans_workers: bool = False
+    prices_per_hour: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        prepared, price = self.preprocess_seconds or 0.0, self.price_per_hour
+        prepared = self.preprocess_seconds or 0.0
+        prices = *self.prices_per_hour.values(), self.price_per_hour
         refuse(
             WorkloadError,
             (not 0 <= prepared < 1e6,
              f"preprocess_ms {1e3 * prepared:g} is out of range; give 0 or more, and less than"
              " 1e9"),
             (not self.workers >= 1, f"workers {self.workers} is too small; give 1 or more"),
-            (price is not None and not 0 < price < 1e9,
-             f"price {price or 0:g} is out of range; give an amount above 0, and less than 1e9"),
+            *((not 0 < price < 1e9,
+               f"price {price:g} is out of range; give an amount above 0, and less than 1e9")
+              for price in prices if price is not None),
             (not 0 <= self.reserved < 1,
              f"reserved {self.reserved} is out of range; give a fraction, at least 0 and below 1"),
             arguments=["preprocess_ms", "workers", "price", "reserved"],
         )  # fmt: skip
+
+    def on(self, gpu: str) -> Self:
+        """The same on one GPU, with its own price."""
+        price = self.prices_per_hour.get(gpu)
+        return self if price is None else replace(self, price_per_hour=price)
 
     def prepare_seconds(self, architecture: Architecture, workload: PageWorkload) -> float:
         """CPU seconds before the engine has a prompt: given of each page, or estimated."""

@@ -104,7 +104,7 @@ class PageTimer:
 
     def __init__(self, model: TimedModel, assumptions: Assumptions) -> None:
         _check_model(model, assumptions)
-        self.model, self.assumptions = model, assumptions
+        self.model, self.assumptions = model, assumptions.on(model.device.gpu.name)
         self.host = assumptions.host.on(model.device)
         self.correction = assumptions.corrections.of(
             model.device, assumptions.host, model.architecture.name
@@ -117,7 +117,8 @@ class PageTimer:
     def assuming(self, assumptions: Assumptions) -> Self:
         """The same with other CPU workers or lengths; kernels are not priced again."""
         timer = copy(self)
-        timer.assumptions, timer.lengths = assumptions, cache(assumptions.lengths)
+        timer.assumptions = assumptions.on(self.model.device.gpu.name)
+        timer.lengths = cache(assumptions.lengths)
         return timer
 
     def times(self, pages: ManyPages) -> PageTimes:
