@@ -43,8 +43,6 @@ _NUMBERS: Final = re.compile(
     re.M | re.S,
 )
 _COMMENT: Final = re.compile(r"<!--(?! (?:cases|first|output:|table:) ).*?(?:-->|$)", re.M)
-_value: Final = "{{{{ {} }}}}".format
-_plain: Final = "{{{{ plain({}) }}}}".format
 _NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?![\w.])")
 
 
@@ -198,7 +196,7 @@ def filled(
         return match["open"] + body + match["close"]
 
     parts = {
-        _VALUE: lambda match: rendered(_value(match["arguments"]), names),
+        _VALUE: lambda match: rendered(f"{{{{ {match['arguments']} }}}}", names),
         _NUMBERS: lambda match: _with_numbers(match, names, code_stays=code_stays),
         _BLOCK: lambda match: _block(match, names, templates),
     }
@@ -222,7 +220,7 @@ def _with_numbers(match: re.Match[str], names: Mapping[str, Any], *, code_stays:
             f"{match['open'].splitlines()[0]} names {len(expressions)} numbers, but there are"
             f" {len(found)} in the lines below: {', '.join(found)}"
         )
-    values = iter([rendered(_plain(each), names) for each in expressions])
+    values = iter([rendered(f"{{{{ plain({each}) }}}}", names) for each in expressions])
     return _NUMBER.sub(lambda _: next(values), match["body"])
 
 

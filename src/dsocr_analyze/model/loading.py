@@ -243,13 +243,12 @@ def require_transformers(directory: ModelDirectory) -> None:
     if directory.is_reference:
         return
     installed = metadata.version(_PACKAGE)
-    if VENDOR_TRANSFORMERS.contains(installed, prereleases=True):
-        return
-    raise ModelCodeError(
-        f"transformers {installed} is installed, but the code of {str(directory.path)!r} needs"
-        f" {_PACKAGE}{VENDOR_TRANSFORMERS}: other versions lack what it imports;"
-        " pip install 'dsocr-analyze[vendor]', or run the built-in reference"
-    )
+    if not VENDOR_TRANSFORMERS.contains(installed, prereleases=True):
+        raise ModelCodeError(
+            f"transformers {installed} is installed, but the code of {str(directory.path)!r} needs"
+            f" {_PACKAGE}{VENDOR_TRANSFORMERS}: other versions lack what it imports;"
+            " pip install 'dsocr-analyze[vendor]', or run the built-in reference"
+        )
 
 
 # --- a directory's own files, from the bytes that were hashed; nothing is written ---------------
