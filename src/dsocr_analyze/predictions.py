@@ -23,6 +23,8 @@ from dsocr_analyze.timing import TimeEntry
 
 Gpus = str | Sequence[str]
 """A GPU's name, as in `dsocr-analyze devices`, several with commas between, or a sequence."""
+Price = float | Mapping[str, float]
+"""Of an hour of any GPU, or by the names of GPUs."""
 
 
 class PageArguments(TypedDict, total=False):
@@ -52,7 +54,7 @@ class ServingArguments(TypedDict, total=False):
     max_num_batched_tokens: int
     preprocess_ms: float
     workers: int
-    price: float | Mapping[str, float]
+    price: Price
     weights_dtype: str
     kv_dtype: str
     mean_new_tokens: float
@@ -272,14 +274,17 @@ def _check(function: Callable[..., Any], given: Mapping[str, Any], kind: type) -
         if name not in names:
             right = did_you_mean(name, names) or f"give {', '.join(names)}"
             raise TypeError(f"{function.__name__}() has no argument {name!r}; {right.strip()}")
-        wanted = types[name]
+        wanted, values = types[name], [value]
+        if wanted == Price:
+            wanted, values = float, [*value.values()] if isinstance(value, Mapping) else values
         if wanted not in _TYPES or (value is None and time_requests.DEFAULTS.get(name) is None):
             continue
-        is_switch = isinstance(value, bool)
-        if not isinstance(value, _TYPES[wanted]) or (is_switch and wanted is not bool):
-            raise WorkloadError(
-                f"{name} {value!r} is invalid; give {_RIGHT[wanted]}", arguments=[name]
-            )
+        for each in values:
+            is_switch = isinstance(each, bool)
+            if not isinstance(each, _TYPES[wanted]) or (is_switch and wanted is not bool):
+                raise WorkloadError(
+                    f"{name} {each!r} is invalid; give {_RIGHT[wanted]}", arguments=[name]
+                )
 
 
 def _warn(told: Iterable[str]) -> None:
