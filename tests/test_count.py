@@ -1,5 +1,6 @@
 """`count`, of any module: what it says, and that nothing stays changed."""
 
+import copy
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -274,6 +275,23 @@ def test_what_forward_gives_a_module_is_taken_from_it():
     assert (state_of(module), module.cache) == (before, {})
     assert [*module.layer._forward_hooks] == hooks
     assert not module.layer._forward_pre_hooks
+
+
+@pytest.mark.parametrize("has_hook", [False, True])
+def test_a_copy_that_forward_makes_of_a_module_counts_where_it_is_called(has_hook):
+    layer = nn.Linear(3, 5)
+    if has_hook:
+        layer.register_forward_hook(lambda *_: None)
+
+    def forward(self, x):
+        copied = copy.deepcopy(self.layer)
+        copied.weight.data = copied.weight.new_ones(4, 3)
+        copied.bias = None
+        return copied(x), self.layer(x)
+
+    found = count(Flow(forward, layer=layer), ROWS)
+    assert found.total.macs == 2 * 3 * (4 + 5)
+    assert (found.by_module[""].own.macs, found.by_module["layer"].macs) == (2 * 3 * 4, 2 * 3 * 5)
 
 
 def test_other_threads_may_run_the_module_meanwhile():

@@ -147,8 +147,8 @@ def count(module: torch.nn.Module, /, *inputs: Any, **keyword_inputs: Any) -> Mo
     The module runs once, where it lives. On `meta` nothing is computed. The forward pass is counted
     without gradients; a backward pass that forward itself runs counts, too, and leaves its
     gradients. Conventions are those of the reports: 2 FLOPs per multiply-accumulate, kernels as
-    CUDA has them. The module, its parameters and buffers, torch's settings and its random numbers
-    are afterwards as before.
+    CUDA has them. The module, its buffers, torch's settings and its random numbers are afterwards
+    as before; what forward writes into inputs or parameters stays written.
 
     >>> with torch.device("meta"):
     ...     found = count(nn.Linear(3, 5), torch.empty(2, 3))

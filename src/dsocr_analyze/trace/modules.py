@@ -5,10 +5,11 @@ it, so such modules get hooks of ours around those. What other threads call mean
 """
 
 import contextlib
+import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.nn.modules.module import _has_any_global_hook
@@ -109,6 +110,9 @@ class RunningModules:
         self._hooks.clear()
         self.stack.clear()
 
+    def __deepcopy__(self, _: Any) -> Self:
+        return self  # of a copied module's hooks, too
+
     # the stack
 
     @property
@@ -175,6 +179,10 @@ class _Followed:
     """The forward, whose signature `generate` reads."""
     is_own: bool
     """Whether the module has it, and not its class."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Function:
+        """The copied module's own forward, as of a module that is made during the pass."""
+        return copy.deepcopy(self.__wrapped__, memo)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Value:
         if threading.get_ident() != self.modules.thread:
