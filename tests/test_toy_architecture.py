@@ -144,7 +144,7 @@ def toy(tmp_path, monkeypatch):
     (reference / "config.json").write_text(json.dumps(CONFIG))
     (reference / "modeling_toyocr.py").write_text(CODE)
     toy = Toy()
-    toy.built_in = reference
+    toy.reference = reference
     monkeypatch.setitem(ARCHITECTURES, toy.name, toy)
     monkeypatch.chdir(tmp_path)
     return toy

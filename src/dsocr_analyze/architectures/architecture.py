@@ -241,9 +241,9 @@ class Architecture(ABC):
         stages: In order; the last is the decode step, if the model decodes.
         modes: Settings of the vision side by name; empty if it reads no pages.
         text_tokens: Of its usual prompt besides the visual ones, with BOS.
-        built_in: Directory of the built-in reference.
-        is_of_transformers: Whether transformers itself has its class, of which no reference is
-            needed; then `config` is what it is built from.
+        reference: Directory of the built-in reference.
+        is_of_transformers: Whether transformers itself has its class, so that there is no
+            `reference`, but a `config` to build it from.
         published_code: SHA-256 of the published Python files by name, whose repetition is declared.
         routed_expert: Pattern of paths in a routed expert, with groups `experts` and `index`.
         generate: The prompt with which transformers' `generate` runs it, which always chooses its
@@ -263,7 +263,7 @@ class Architecture(ABC):
     modes: Mapping[str, Mode] = {}
     default_mode: str = ""
     text_tokens: int
-    built_in: Path | None = None
+    reference: Path
     is_of_transformers: bool = False
     config: Config
     published_code: Mapping[str, str] = {}
@@ -329,13 +329,6 @@ class Architecture(ABC):
         if self.closed_forms is None:
             raise ConfigError(f"{self.title} has no closed forms; it can only be traced")
         return self.closed_forms
-
-    @property
-    def reference(self) -> Path:
-        """Directory of the built-in reference; raises ConfigError if there is none."""
-        if self.built_in is None:
-            raise ConfigError(f"{self.title} has no built-in reference")
-        return self.built_in
 
     @property
     def decode(self) -> StageScope | None:

@@ -136,8 +136,9 @@ class ModelDirectory:
     def is_reference(self) -> bool:
         """Whether this is a built-in reference."""
         known, path = self.recognized, self.path.resolve()
-        built_in = None if known is None else known.built_in
-        return path.is_relative_to(_OWN) or (built_in is not None and path == built_in.resolve())
+        return path.is_relative_to(_OWN) or (
+            known is not None and not known.is_of_transformers and path == known.reference.resolve()
+        )
 
     @cached_property
     def code(self) -> Code:

@@ -274,7 +274,7 @@ class DeepSeekOCR(FamilyMember):
     name, title = "deepseek-ocr", "DeepSeek-OCR"
     config_class = "DeepseekOCRForCausalLM"
     model_types: tuple[str, ...] = ("DeepseekOCR", "deepseek_vl_v2")
-    built_in = Path(__file__).parent / "reference"
+    reference = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE
     config_table = key_table(SAM_KEYS | CLIP_KEYS | PROJECTOR_KEYS, PUBLISHED_SECTIONS)
     stages: tuple[StageScope, ...] = (SAM, _CLIP, PROJECTOR, PREFILL, DECODE)

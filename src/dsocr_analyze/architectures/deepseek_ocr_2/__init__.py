@@ -334,7 +334,7 @@ class _OCR2(FamilyMember):
     name, title = "deepseek-ocr-2", "DeepSeek-OCR-2"
     config_class = "DeepseekOCR2ForCausalLM"
     model_types = ("DeepseekOCR2",)
-    built_in = Path(__file__).parent / "reference"
+    reference = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE
     config_table = key_table(SAM_KEYS | _ENCODER_KEYS | PROJECTOR_KEYS, _PUBLISHED_SECTIONS)
     stages = (SAM, _ENCODER, PROJECTOR, PREFILL, DECODE)

@@ -63,7 +63,7 @@ class _UnlimitedOCR(DeepSeekOCR):
     name, title = "unlimited-ocr", "Unlimited-OCR"
     config_class = "UnlimitedOCRForCausalLM"
     model_types = ("unlimited-ocr",)
-    built_in = Path(__file__).parent / "reference"
+    reference = Path(__file__).parent / "reference"
     published_code = _PUBLISHED_CODE
     config_table = key_table(
         SAM_KEYS | CLIP_KEYS | PROJECTOR_KEYS | _WINDOW_RULES, PUBLISHED_SECTIONS
