@@ -44,10 +44,11 @@ from dsocr_analyze.architectures.neighbours.vision import (
     read_vision,
 )
 from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass, lm_head
-from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms, OcrModel
+from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.config_table import Rules
 from dsocr_analyze.architectures.ocr_family.dimensions import CHANNELS, ModelDimensions
 from dsocr_analyze.architectures.ocr_family.family_member import DECODE
+from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.errors import ConfigError, WorkloadError
 from dsocr_analyze.figures import PREFILL_STAGE, StageScope
 from dsocr_analyze.kernels import BOOL, INT32, INT64, Dtype

@@ -31,13 +31,14 @@ from dsocr_analyze.architectures.architecture import (
 )
 from dsocr_analyze.architectures.config_file import Config
 from dsocr_analyze.architectures.ocr_family.attention import LayerCache, Pass, lm_head
-from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms, OcrModel
+from dsocr_analyze.architectures.ocr_family.closed_forms import ClosedForms
 from dsocr_analyze.architectures.ocr_family.decoder import NOT_MODELLED, decoder
 from dsocr_analyze.architectures.ocr_family.dimensions import (
     CHANNELS,
     SAM_PATCH,
     RelativeDimensions,
 )
+from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.architectures.views import CropRule, tokens_per_side
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.figures import DECODE_STAGE, PREFILL_STAGE, StageScope

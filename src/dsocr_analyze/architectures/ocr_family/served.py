@@ -11,15 +11,14 @@ Source: vLLM (`model_executor/layers`), whose classes are named below, and SGLan
 same names.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass, scores_of_later_tokens
 from dsocr_analyze.architectures.ocr_family.dimensions import DecoderDimensions, ModelDimensions
+from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.errors import ConfigError
 from dsocr_analyze.figures import DECODE_STAGE, PREFILL_STAGE
 from dsocr_analyze.kernels import (
@@ -46,9 +45,6 @@ from dsocr_analyze.tape.modules import (
     linear,
 )
 from dsocr_analyze.workload import PageWorkload, ViewBatch
-
-if TYPE_CHECKING:
-    from dsocr_analyze.architectures.ocr_family.closed_forms import OcrModel
 
 FUSIONS: Final = {
     "placed_features": "joining the views' features, and the masked scatter",

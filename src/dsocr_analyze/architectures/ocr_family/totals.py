@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsocr_analyze.architectures.ocr_family.attention import Pass
-from dsocr_analyze.architectures.ocr_family.closed_forms import OcrModel
 from dsocr_analyze.architectures.ocr_family.decoder import experts_touched
 from dsocr_analyze.architectures.ocr_family.dimensions import ModelDimensions
+from dsocr_analyze.architectures.ocr_family.ocr_model import OcrModel
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.figures import PageTotals
 from dsocr_analyze.kernels import BFLOAT16, NO_WORK, Dtype, Work
