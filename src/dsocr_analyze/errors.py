@@ -96,7 +96,7 @@ def refuse(
 ) -> None:
     """Raises an error for the first of some rules that is broken: what is wrong, and the message.
 
-    Of the `arguments` that messages name, the error has those in its own.
+    `arguments` are those that any of the messages name; the error has those that its own does.
     """
     for is_wrong, message in rules:
         if is_wrong:
