@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from dsocr_analyze.architectures import ARCHITECTURES
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.errors import BenchmarkError, chosen, refuse
+from dsocr_analyze.errors import BenchmarkError, chosen
 from dsocr_analyze.timing import TimeEntry
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths, estimated_preprocessing
 from dsocr_analyze.timing.correction import (
@@ -236,15 +236,17 @@ def measured_server(
     for each in benchmarks:
         fitting = next((name for name in SERVERS if _family(name) == each.engine), None)
         right = f"give server={fitting}" if fitting else f"known engines: {', '.join(SERVERS)}"
-        refuse(
-            BenchmarkError,
-            (each.engine not in (None, _family(server)),
-             f"{each.where}: the engine was {shown(each.engine)}, not {server}; {right}"),
-            (version is not None and each.version not in (None, version),
-             f"{each.where}: the engine's version was {each.version}, not server_version {version};"
-             " leave server_version out"),
-            arguments=["server", "server_version"],
-        )  # fmt: skip
+        if each.engine not in (None, _family(server)):
+            raise BenchmarkError(
+                f"{each.where}: the engine was {shown(each.engine)}, not {server}; {right}",
+                arguments=["server"],
+            )
+        if version is not None and each.version not in (None, version):
+            raise BenchmarkError(
+                f"{each.where}: the engine's version was {each.version}, not server_version"
+                f" {version}; leave server_version out",
+                arguments=["server_version"],
+            )
     versions = [version or each.version for each in benchmarks if each.is_served]
     found, *others = dict.fromkeys(each or UNKNOWN_VERSION for each in versions or [version])
     if others:
