@@ -114,6 +114,14 @@ TEXT_MODELS = {
     "deepseek_v32": llama_like(
         "deepseek_v32", "DeepseekV32", **_LATENT, index_topk=8, index_head_dim=16,
         index_n_heads=2, head_dim=8),
+    "deepseek_v4": decoder("deepseek_v4", "DeepseekV4ForCausalLM", {
+        "vocab_size": 128, "hidden_size": 64, "moe_intermediate_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 16, "q_lora_rank": 16,
+        "qk_rope_head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "hc_mult": 2,
+        "sliding_window": TOKENS, "o_groups": 2, "o_lora_rank": 16, "index_n_heads": 2,
+        "index_head_dim": 16, "index_topk": 2, "mlp_layer_types": ["hash_moe", "moe"],
+        "layer_types": ["heavily_compressed_attention", "compressed_sparse_attention"],
+        "compress_rates": {"heavily_compressed_attention": 5, "compressed_sparse_attention": 3}}),
     "qwen3_moe": llama_like("qwen3_moe", "Qwen3Moe", head_dim=16, **_EXPERTS),
     "gpt_oss": llama_like(
         "gpt_oss", "GptOss", head_dim=16, num_local_experts=4, num_experts_per_tok=2,

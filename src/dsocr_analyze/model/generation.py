@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
-from itertools import repeat
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import torch
@@ -92,6 +91,9 @@ class Generation(Generic[Record]):
         """The record of a decode step, numbered from 0, which runs if it has not yet."""
         if number in self.steps:
             return self.steps[number][0]
+        if self._calls.grows_otherwise:
+            for skipped in range(self._calls.ready, number):
+                self.step(skipped)
         self._on_progress(f"decode step {number + 1}")
         self._begin()  # a record to discard
         if number < self._calls.ready:
@@ -152,6 +154,8 @@ class ForwardCalls:
 
     STATE: ClassVar = ("cache", "ready")
     """What changes with every pass."""
+
+    grows_otherwise: ClassVar = False
 
     model: LoadedModel
     workload: AnyWorkload
@@ -227,6 +231,7 @@ class GenerateCalls:
         self._kwargs: Keywords = {}
         self._before: Keywords = {}
         self._prefilled: dict[int, int] = {}
+        self._besides: list[torch.Size] = []
         self.ready = 0
 
     @property
@@ -235,11 +240,17 @@ class GenerateCalls:
         kept = map(self._kwargs.get, _CACHES)
         return next((cache for cache in kept if cache is not None), None)
 
+    @property
+    def grows_otherwise(self) -> bool:
+        """Whether steps cannot be skipped, since the cache grows in ways that are not known."""
+        return sizes_besides(self.cache) != self._besides
+
     def prefill(self) -> None:
         """Runs all up to the first token's logits; possible once."""
         inputs = self._stopped_generate()
         self._returned(self._owner(**inputs, return_dict=True))
         self._prefilled = lengths_of(self.cache)
+        self._besides = sizes_besides(self.cache)
 
     def prepare(self, number: int) -> Callable[[], None]:
         """A decode step, ready to run, no earlier than the last; skipped ones leave zeros."""
@@ -374,6 +385,17 @@ def lengthen(cache: Any, tokens: int, before: Mapping[int, int]) -> None:
             layer.update_indexer(zeros_like(indexer, 1, tokens))
 
 
+def sizes_besides(cache: Any) -> list[torch.Size]:
+    """Of what a cache of transformers holds and `lengthen` leaves as it is."""
+    if isinstance(cache, torch.Tensor | tuple | list):
+        return []
+    own = getattr(cache, "self_attention_cache", cache)
+    known: list[Any] = [each for _, *pair in _growing_layers(own) for each in pair]
+    known += [getattr(layer, "indexer_keys", None) for layer in getattr(own, "layers", ())]
+    taken = {*map(id, known)}
+    return [each.shape for each in _tensors_in(cache) if id(each) not in taken]
+
+
 def _growing_layers(cache: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
     """Index, keys and values of every layer that takes tokens."""
     pairs: list[tuple[Any, Any]] = []
@@ -389,14 +411,19 @@ def _growing_layers(cache: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tenso
 
 
 def _bytes_of(value: Any, is_counted: Callable[[torch.Tensor], bool] = torch.is_tensor) -> int:
-    """Bytes of all tensors in nested tuples, lists, mappings and objects."""
+    """Bytes of all tensors in nested tuples, lists, mappings and objects, each once."""
+    tensors = {id(each): each for each in _tensors_in(value)}
+    return sum(each.numel() * each.element_size() for each in filter(is_counted, tensors.values()))
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size() if is_counted(value) else 0
-    if isinstance(value, type):
-        return 0
-    table = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    parts: Values = value if isinstance(value, tuple | list) else table.values()
-    return sum(map(_bytes_of, parts, repeat(is_counted)))
+        yield value
+    elif not isinstance(value, type):
+        table = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+        parts: Values = value if isinstance(value, tuple | list) else table.values()
+        for part in parts:
+            yield from _tensors_in(part)
 
 
 # --- modules ---------------------------------------------------------------------------------
