@@ -369,6 +369,12 @@ REFUSED = [
      " decode_step_bytes_written, deco ... h_bytes_read, batch_bytes_written,"
      " page_matrix_flops, page_vector_flops, page_flops, page_bytes_read, page_bytes_written,"
      " kv_cache_bytes, peak_activation_bytes"),
+    ("sweep --plot costs.png --x page_widht", 2,
+     "no axis 'page_widht' to plot over; did you mean page_width? give one of text_tokens,"
+     " max_new_tokens, batch_size, page_width, page_height, image_size, base_size, page, mode,"
+     " dtype, attention"),
+    ("time l4 --kv-dtype int9", 2,
+     "--kv-dtype 'int9' is unknown; did you mean int8 or int4? use bf16, fp8, int8 or int4"),
     ("sweep --plot costs.png --x joy", 2,
      "no axis 'joy' to plot over; give one of text_tokens, max_new_tokens, batch_size,"
      " page_width, page_height, image_size, base_size, page, mode, dtype, attention"),

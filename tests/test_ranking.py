@@ -111,10 +111,10 @@ def test_models_that_cannot_be_counted_are_named_in_a_table(capsys, monkeypatch)
 
 
 def test_what_holds_of_no_model_is_refused(capsys):
-    needs = "to sort by; what is predicted needs --gpu, and a cost --price; give prompt,"
+    needs = "to sort by; what is predicted needs --gpu, and cost needs --price, too; give prompt,"
     for asked, said in (
         ("--all --page 0x5", "0"), ("--all --sort cost", f"no model has 'cost' {needs}"),
-        ("tiny --sort cost", "--all"),
+        ("tiny --sort cost", "--all"), ("--all --sort prefil", "did you mean prefill? what is"),
     ):  # fmt: skip
         code, out, err = run(capsys, "compare", *asked.split())
         assert (code, out, said in err) == (2, "", True), err

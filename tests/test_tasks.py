@@ -41,7 +41,7 @@ PLAN = (
 PRICED_PLAN = PLAN.format("{}", "2,000,000", 24).replace(
     "GPU-hours .*", r"GPU-hours .*, which cost [\d.]+, or [\d.]+ per 1,000 pages.*"
 )
-FITS = r"^{}: {} pages? needs? {} GB, and {} has {} GB free; at most \d+ \(.*\) at once"
+FITS = r"^{}: {} pages? needs? {} GB, and {} has {} GB free; at most \d+ \(.*\) prefilled at once"
 ANSWERS = {
     # What is counted is the same everywhere and forever; what is predicted has a form.
     "": PAGE,
@@ -70,7 +70,7 @@ ANSWERS = {
         r"eager: [\d.]+ s a page .*" + RATE.format(16),
     "time h100 --concurrency knee": PLANNED_RATE.format(r"\d+"),
     "time h100 --concurrency max": PLANNED_RATE.format(r"\d{3,}"),
-    "time h100 --concurrency 64 --workers 1": RATE.format(64) + ", bound by workers",
+    "time h100 --concurrency 64 --workers 1": RATE.format(64) + ", bound by CPU workers",
     "time h100 --price 2.50": r"a page .* [\d.]+ per 1,000 pages",
     "time h100 --weights-dtype fp8 --kv-dtype fp8": PAGE_SECONDS.format("vllm", ""),
     "time l40s --weights-dtype int4": PAGE_SECONDS.format("vllm", ""),

@@ -14,7 +14,7 @@ from dsocr_analyze.archive import evaluate, pdf_pages
 from dsocr_analyze.archive.pages import extensions_text, malformed_warnings
 from dsocr_analyze.archive.setting import FilesDocument, PagesOfGrid
 from dsocr_analyze.archive.totals import Archive, bars_of_each
-from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.errors import WorkloadError, did_you_mean
 from dsocr_analyze.pictures import settings
 from dsocr_analyze.pictures.picture import (
     DASHES,
@@ -43,7 +43,7 @@ from dsocr_analyze.report.table import (
     three_digits,
 )
 from dsocr_analyze.report.tables import PALETTE
-from dsocr_analyze.timing import runtime_text
+from dsocr_analyze.timing import bound_text, runtime_text
 from dsocr_analyze.workload import beyond_positions
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def archive_answers(archive: Archive) -> Iterator[str]:
             f"{each.gpu}, {runs}, mode {each.mode}: {pages} take{s} {three_digits(each.gpu_hours)}"
             f" GPU-hours ({three_digits(each.low)} to {three_digits(each.high)}){cost}{gpus};"
             f" {each.concurrency} at once, {three_digits(each.pages_per_second)} pages/s, bound by"
-            f" {each.bound}"
+            f" {bound_text(each.bound)}"
         )
     for totals in () if document.time else document.totals:
         moved = totals.page_bytes_read + totals.page_bytes_written
@@ -352,7 +352,8 @@ def describe(quantity: str) -> tuple[str, str]:
     """Name and unit of a column that can be plotted; raises WorkloadError for others."""
     if quantity not in _DESCRIBED:
         raise WorkloadError(
-            f"no quantity {quantity!r} to plot; give one of {', '.join(QUANTITIES)}"
+            f"no quantity {quantity!r} to plot; {did_you_mean(quantity, QUANTITIES)}give one of"
+            f" {', '.join(QUANTITIES)}"
         )
     return _DESCRIBED[quantity]
 
@@ -418,7 +419,10 @@ def _chosen_x(x: str | None, columns: dict[str, list[Any]], differing: list[str]
     if x is not None:
         there = [name for name in _X_COLUMNS if name in columns]
         if x not in there:
-            raise WorkloadError(f"no axis {x!r} to plot over; give one of {', '.join(there)}")
+            raise WorkloadError(
+                f"no axis {x!r} to plot over; {did_you_mean(x, there)}give one of"
+                f" {', '.join(there)}"
+            )
         return x
     chosen = differing[0] if differing else "mode"
     values = {name: len(set(column)) for name, column in columns.items()}

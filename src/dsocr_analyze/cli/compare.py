@@ -256,7 +256,8 @@ def _show(
 
     said = printing.Said(
         "\n".join([*found.answer(), found.headline(), found.opening()]), list(found.tables(shown)),
-        [printing.assumptions(context, found.assumptions, found.notes)], [given["plot"]],
+        [printing.assumptions(context, found.assumptions, found.notes)],
+        [given["html_file"], given["plot"]],
         {"csv": partial(found.as_csv, shown), "html": page},
     )  # fmt: skip
     named = [replace(each, name=name) for each, name in zip(charted, found.names, strict=True)]

@@ -133,7 +133,9 @@ def serving_from(asked: Mapping[str, Any]) -> Serving:
             types.append(name)
         else:
             raise WorkloadError(
-                f"{option} {given!r} is unknown; use bf16, fp8, int8 or int4", arguments=[option]
+                f"{option} {given!r} is unknown; {did_you_mean(given, ('bf16', *STORED_BITS))}use"
+                " bf16, fp8, int8 or int4",
+                arguments=[option],
             )
     limits = None if share is most is chunk is None else host.limits(reserved)
     return host, runtimes.Precision(*types), reserved, limits

@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
-from dsocr_analyze.errors import DeviceError
+from dsocr_analyze.errors import DeviceError, did_you_mean
 from dsocr_analyze.escaping import shown
 from dsocr_analyze.hardware.coefficients import (
     COEFFICIENTS,
@@ -306,7 +306,10 @@ def _given_coefficients(
 
 def _check_keys(table: Table, known: Iterable[str], where: str, needed: Iterable[str] = ()) -> None:
     if unknown := [name for name in table if name not in set(known)]:
-        raise DeviceError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(known)}")
+        near = did_you_mean(unknown[0], known)
+        raise DeviceError(
+            f"{where}: unknown {', '.join(unknown)}; {near}known are {', '.join(known)}"
+        )
     if missing := [name for name in needed if name not in table]:
         raise DeviceError(f"{where} lacks {', '.join(missing)}")
 

@@ -338,8 +338,8 @@ def fit_answers(document: FitDocument, titles: Sequence[str], *, is_named: bool)
         return [f"{what} ({need}) {'fits' if what.startswith('1 ') else 'fit'} {_where(document)}"]
     return [
         f"{'Yes' if each.fits else 'No'}: {what} {'needs' if what.startswith('1 ') else 'need'}"
-        f" {need}, and {title} has {bytes_text(each.usable_bytes)} free; at most {_most(each)} at"
-        f" once, {_most(each.one_at_a_time)} one at a time"
+        f" {need}, and {title} has {bytes_text(each.usable_bytes)} free; at most {_most(each)}"
+        f" prefilled at once, or {_most(each.one_at_a_time)} prefilled one at a time"
         for title, each in zip(titles, document.gpus, strict=True)
     ]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from dsocr_analyze.errors import WorkloadError
+from dsocr_analyze.errors import WorkloadError, did_you_mean
 from dsocr_analyze.report import table
 from dsocr_analyze.report.comparison import ComparedQuantity, ComparisonDocument, Ranking
 from dsocr_analyze.report.document import Report
@@ -56,9 +56,10 @@ def sorting_row(found: ComparisonDocument, order: str) -> ComparedQuantity:
         if key == row.key or (key.startswith("_") and key in row.key)
     }
     if order not in known:
+        near = "" if order in keys else did_you_mean(order, keys)
         raise WorkloadError(
-            f"no model has {order!r} to sort by; what is predicted needs gpu, and a cost price;"
-            f" give {', '.join(known)}",
+            f"no model has {order!r} to sort by; {near}what is predicted needs gpu, and"
+            f" cost needs price, too; give {', '.join(known)}",
             arguments=["gpu", "price"],
         )
     return known[order]

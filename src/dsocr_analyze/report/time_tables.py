@@ -17,7 +17,7 @@ from dsocr_analyze.report.table import (
     rate_text,
     seconds_text,
 )
-from dsocr_analyze.timing import Interval, LoadedGpu, TimeEntry, TimeStage
+from dsocr_analyze.timing import Interval, LoadedGpu, TimeEntry, TimeStage, bound_text
 
 
 def _band(band: Interval | TimeStage) -> str:
@@ -69,7 +69,7 @@ def _answer(entry: TimeEntry, workload: Workload) -> Wordings:
     if (workers := entry.assumptions.workers) > 1:
         prepared += f", {counted(workers, 'CPU worker')}"
     why, briefly = _waiting(entry)
-    band, bound = _band(entry.bands["page_seconds"]), f", bound by {load.bound}"
+    band, bound = _band(entry.bands["page_seconds"]), f", bound by {bound_text(load.bound)}"
     least = f"{alone} {short}; {rate}/s at {many}{few}"
     return (
         f"{alone} {page} ({band}){why}; {rate} {units}/s ({prepared}){bound}{each}",

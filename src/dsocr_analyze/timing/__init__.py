@@ -14,6 +14,11 @@ Bound = Literal["launches", "memory", "compute", "host"]
 LoadBound = Literal["launches", "memory", "compute", "host", "workers"]
 
 
+def bound_text(bound: str) -> str:
+    """What limits a throughput, in a sentence."""
+    return "CPU workers" if bound == "workers" else bound
+
+
 def runtime_text(runtime: str, host: str) -> str:
     """What runs the model, with the serving engine: 'eager', 'serving, vllm'."""
     return ", ".join(dict.fromkeys((runtime, host)))
