@@ -21,6 +21,8 @@ FILES = {
     "ab.csv": b"a,b\n1,2\n",
     "close.csv": b"widht,weight\n1,2\n",
     "semicolons.csv": b"width;height\n1,2\n",
+    "pages.jsonl": b'{"width": 1, "height": 2}\n',
+    "utf16.csv": "width,height\n1,2\n".encode("utf-16"),
     "twice.csv": b"width,width,height\n1,2,3\n",
     "open.csv": b'width,"height\n1,2\n',
     "png.csv": b"\x89PNG\r\n\x1a\n\x00\x00",
@@ -280,6 +282,12 @@ REFUSED = [
      "--pdf-dpi 0 is too small; give 1 to 1000000 pixels to an inch"),
     ("archive docs --pdf-dpi 10000000", 2,
      "--pdf-dpi 10000000 is too large; give 1 to 1000000 pixels to an inch"),
+    ("archive pages.jsonl", 2,
+     "cannot read 'pages.jsonl' as a list of pages: it is JSON, which is not read; give a Parquet"
+     " or CSV file with columns width and height, or a folder of images and PDFs"),
+    ("archive utf16.csv", 2,
+     "cannot read 'utf16.csv' as a list of pages: it is in UTF-16; save it in UTF-8; give a Parquet"
+     " or CSV file with columns width and height, or a folder of images and PDFs"),
     # No PDFs, no effect.
     ("archive pages.csv --pdf-dpi 300", 2,
      "--pdf-dpi 300 is for PDFs, and there are none; leave it out"),
@@ -440,8 +448,13 @@ REFUSED = [
     ("sweep --gpu l40s --share-at-limit 0.1", 2,
      "--share-at-limit 0.1 needs --mean-new-tokens for the other pages"),
     ("sweep --gpu l40s --mean-new-tokens 50 --max-new-tokens 20,100", 2,
-     "--mean-new-tokens 50.0 is out of range: pages that do not reach --max-new-tokens 20 generate"
-     " from 1 to 19 tokens"),
+     "--mean-new-tokens 50 is out of range: pages that end before --max-new-tokens 20 generate from"
+     " 1 to 19 tokens"),
+    ("time l4 --max-new-tokens 1 --mean-new-tokens 1", 2,
+     "--max-new-tokens 1 is invalid beside --mean-new-tokens; give a whole number from 2 to"
+     " 1048576"),
+    ("time l4 --mean-new-tokens 800 --share-at-limit 1", 2,
+     "--share-at-limit 1 is out of range; give a number of at least 0 and below 1"),
     ("sweep --gpu l40s --new-tokens-from lengths.csv --max-new-tokens 10,20", 2,
      "--new-tokens-from 'lengths.csv' gives the output lengths; give one --max-new-tokens"),
     ("compare huge", 2,

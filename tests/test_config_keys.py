@@ -737,7 +737,7 @@ def test_a_key_that_stands_twice_is_refused(capsys, tmp_path):
     config.write_text(config.read_text()[:-1] + ', "vocab_size": 5}')
     code, _, err = run(capsys, *COMMANDS[""], "--config", config)
     assert code == 2
-    assert "'vocab_size' appears twice in one object, as 129280 and as 5" in err
+    assert "c.json': 'vocab_size' appears twice in one object, as 129280 and as 5" in err
 
 
 # --- code that is neither the reference's nor the published model's ----------------------------

@@ -155,7 +155,7 @@ class RowKind:
         unread = list(dict.fromkeys(name for name in names if name not in read))
         if not unread:
             return ()
-        meant = _meant_columns(unread, [each for each in self.known if each not in names])
+        meant = _meant_by(unread, [each for each in self.known if each not in names])
         return (
             f"columns of {str(path)!r} that are not read: {_columns_text(unread)}; {meant}each row"
             f" counts as {self.row}",
@@ -223,12 +223,16 @@ def _columns_text(names: list[str]) -> str:
 
 
 def _meant_columns(names: Iterable[str], lacking: Collection[str]) -> str:
-    """`did you mean A by 'B'? ` for columns of a file that are close to lacking ones."""
+    """`did you mean A by 'B'? ` for the columns of a file that are close to lacking ones."""
     listed = [*names]
     for other in ";\t|" if len(listed) == 1 else "":
         if other in listed[0]:
             return f"separate columns by commas, not by {other!r}; "
-    near = {name: near_to(name, lacking, most=1) for name in listed}
+    return _meant_by(listed, lacking)
+
+
+def _meant_by(names: Iterable[str], lacking: Collection[str]) -> str:
+    near = {name: near_to(name, lacking, most=1) for name in names}
     pairs = [f"{found[0]} by {_shortened(name)}" for name, found in near.items() if found]
     return f"did you mean {' and '.join(pairs[:_NAMED_COLUMNS])}? " if pairs else ""
 
@@ -396,6 +400,13 @@ def _open_parquet(path: Path, kind: RowKind) -> RowSource:
 
 
 _PARQUET_MAGIC: Final = b"PAR1"
+_UNREAD: Final = {
+    codecs.BOM_UTF16_LE: "it is in UTF-16; save it in UTF-8",
+    codecs.BOM_UTF16_BE: "it is in UTF-16; save it in UTF-8",
+    b"{": "it is JSON, which is not read",
+    b"[": "it is JSON, which is not read",
+}
+"""How files begin that are taken for CSV, and what is said of them."""
 
 
 def open_rows(path: Path, kind: RowKind) -> RowSource:
@@ -414,4 +425,7 @@ def open_rows(path: Path, kind: RowKind) -> RowSource:
         return _open_parquet(path, kind)
     if path.suffix.lower() in (".parquet", ".pq"):
         raise kind.error(f"{str(path)!r} is not a Parquet file; {kind.right}")
+    for begins, said in _UNREAD.items():
+        if start.startswith(begins):
+            raise kind.unreadable(path, said)
     return _open_csv(path, kind)

@@ -356,6 +356,8 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ModelDirectoryError(f"cannot read {str(path)!r}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{str(path)!r} is not JSON: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{str(path)!r}: {error}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{str(path)!r} contains a JSON {type(config).__name__}, not an object")
     return config
@@ -367,8 +369,8 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in pairs:
         if key in found:
             raise ConfigError(
-                f"config.json: {shown(key)} appears twice in one object, as {shown(found[key])} and"
-                f" as {shown(value)}; give it once"
+                f"{shown(key)} appears twice in one object, as {shown(found[key])} and as"
+                f" {shown(value)}; give it once"
             )
         found[key] = value
     return found

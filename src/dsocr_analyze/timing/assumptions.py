@@ -57,10 +57,10 @@ class OutputLengths:
              f"max_new_tokens {limit} is invalid beside mean_new_tokens; give a whole number from 2"
              f" to {LARGEST_COUNT}"),
             (not 1 <= mean <= limit - 1,
-             f"mean_new_tokens {mean} is out of range: pages that do not reach max_new_tokens"
+             f"mean_new_tokens {mean:g} is out of range: pages that end before max_new_tokens"
              f" {limit} generate from 1 to {limit - 1} tokens"),
             (not 0 <= share_at_limit < 1,
-             f"share_at_limit {share_at_limit} is out of range; give a number of at least 0 and"
+             f"share_at_limit {share_at_limit:g} is out of range; give a number of at least 0 and"
              " below 1"),
             arguments=["max_new_tokens", "mean_new_tokens", "share_at_limit"],
         )  # fmt: skip
