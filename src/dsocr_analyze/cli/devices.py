@@ -141,9 +141,10 @@ def fit(
 ) -> None:  # fmt: skip
     """Show whether pages fit in a GPU's memory, and how many at a time.
 
-    With --server or one of its limits, so many as it runs. Otherwise as the model's own code does:
-    the limit is what takes most memory, apart from the weights, in the smallest batch that does not
-    fit, at the higher of two peaks, of the prefill pass and of the last decode step.
+    With --server or one of its limits, the answer is how many pages a serving engine runs.
+    Otherwise it is for the model's own code, whose pages prefill at once or one at a time; "limited
+    by" names what takes most memory, apart from the weights, at the peak of the smallest batch that
+    does not fit.
     """
     given, jobs = context.params, _jobs(context)
     element, flash_attention = dtype_named(given["dtype"]), bool(given["use_flash_attn"])

@@ -220,7 +220,7 @@ SHARED: Final[Mapping[str, Any]] = {
     ),
     "page": option(
         "a4|letter|WxH",
-        "Page size in pixels, or paper at 150 dpi. a4@300 is at another. Default: a4.",
+        "Page size in pixels, or paper at 150 dpi. a4@300 is A4 at 300 dpi. Default: a4.",
         completes=PAPERS, is_list=True, group=PAGE,
     ),
     "image": option(
@@ -294,7 +294,8 @@ SHARED: Final[Mapping[str, Any]] = {
     ),
     "deadline": option(
         "TIME",
-        "When all pages must be done, for the number of GPUs: 90m, 12h, 3d, or hours.",
+        "When all pages must be done, which decides how many GPUs it takes: 90m, 12h, 3d, or a"
+        " number of hours.",
         group=PREDICTION,
     ),
     "preprocess_ms": option(
