@@ -261,6 +261,8 @@ def test_more_tokens_than_a_front_end_has_streamed_are_doubted(capsys):
         ("--pages 1k --mix a9:1", 2, "no page size 'a9'"),
         ("--pages 1k --mix a4:1 --page a5", 2, "give --page or --mix"),
         ("--pages 1k --workers 0", 2, "workers 0 is too small"),
+        ("--pages 1k --workers 99999999999999999999", 2, "is too large; give at most 1048576"),
+        ("--pages 1k --gpu l40s,h100 --first-token 100ms", 1, "takes 176 ms on h100-sxm"),
         ("--pages 1k --gpu t4", 2, "bfloat16"),
         ("--pages 1k --dtype float32 -q --first-token 1s", 2, "no GPU of the catalogue supports"),
         ("--pages 1k --gpu h100 --max-new-tokens 1", 0, "1,000 pages in"),

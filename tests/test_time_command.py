@@ -462,7 +462,8 @@ class TestKept:
 
     def test_a_version_without_a_benchmark_is_refused(self, capsys):
         said = refused(capsys, "h100 --server-version 0.16")
-        assert "no benchmark of vllm 0.16 is kept for these GPUs; there are 0.14.1" in said
+        assert "--server-version 0.16: no benchmark of vllm in that version is kept for" in said
+        assert "these GPUs; versions kept: 0.14.1" in said
 
     @pytest.mark.exhaustive
     def test_devices_lists_and_forgets_them(self, capsys, folder):

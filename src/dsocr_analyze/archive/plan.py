@@ -369,9 +369,13 @@ def _plan_gpu(
 
 
 def _rank(plan: GpuPlan) -> tuple[float, float]:
-    """The cheapest first, and without prices the one of the fewest hours."""
-    point = plan.point
-    return (math.inf, math.inf) if point is None else (point.cost or 0.0, point.gpu_hours)
+    """The cheapest first, and without prices the one of the fewest hours.
+
+    Behind them, what takes no page in time, the one with the soonest first token first.
+    """
+    if (point := plan.point) is not None:
+        return point.cost or 0.0, point.gpu_hours
+    return math.inf, plan.points["alone"].ttft_seconds if plan.points else math.inf
 
 
 def _repetition(curve: _Curve, without: _Curve, point: OperatingPoint) -> RepetitionCost:

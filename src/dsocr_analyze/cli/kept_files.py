@@ -50,8 +50,9 @@ def select_corrections(
     if server_version in found:
         return Corrections(kept, server_version)
     raise BenchmarkError(
-        f"no benchmark of {server} {server_version} is kept for these GPUs; there are"
-        f" {', '.join(found) or 'none'}"
+        f"server_version {server_version}: no benchmark of {server} in that version is kept for"
+        f" these GPUs; versions kept: {', '.join(found) or 'none'}",
+        arguments=["server_version"],
     )
 
 

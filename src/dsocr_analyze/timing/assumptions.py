@@ -228,6 +228,8 @@ class Assumptions:
              f"preprocess_ms {1e3 * prepared:g} is out of range; give 0 or more, and less than"
              " 1e9"),
             (not self.workers >= 1, f"workers {self.workers} is too small; give 1 or more"),
+            (self.workers > LARGEST_COUNT,
+             f"workers {self.workers} is too large; give at most {LARGEST_COUNT}"),
             *((not 0 < price < 1e9,
                f"price {price:g} is out of range; give an amount above 0, and less than 1e9")
               for price in prices if price is not None),
