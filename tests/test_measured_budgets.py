@@ -161,6 +161,17 @@ def test_a_measurement_of_another_config_or_of_older_code_is_stale(folder, capsy
     assert "of this workload: the model's code 000000000000, not " in check(capsys)[1]
 
 
+def test_a_digest_counts_to_its_last_character(folder, capsys):
+    budgets("max = 1e9")
+    document = measured()
+    digest = document["model"]["config_digest"]
+    other = digest[:-1] + ("0" if digest[-1] != "0" else "1")
+    document["model"]["config_digest"] = other
+    Path("m.json").write_text(json.dumps(document))
+    code, text = check(capsys)
+    assert (code, f"of this workload: config {other}, not {digest}; measure" in text) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -211,6 +222,7 @@ SPOILED = {
     "negative": lambda: changed("page", "samples", to=[-1, 1]),
     "endless": lambda: changed("page", "fastest", to=10**31),
     "a text": lambda: changed("page", "median", to="1"),
+    "less memory": lambda: changed("peak", "measured", to=1),
     "of a stage": lambda: changed("stages", "decode", "fastest", to=1e-9),
 }
 

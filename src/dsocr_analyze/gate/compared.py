@@ -279,9 +279,8 @@ def _inputs(before: Report, after: Report, words: Iterable[Difference]) -> Itera
     """All inputs that differ, config keys first."""
     old, new = before.metadata.model, after.metadata.model
     yield from _of_config(old, new)
-    length = _DIGEST if old.code_digest[:_DIGEST] != new.code_digest[:_DIGEST] else None
-    digests = (f"digest {each.code_digest[:length]}" for each in (old, new))
-    yield from changed_input("code", "Python files", *digests)
+    digests = _digests(old.code_digest, new.code_digest)
+    yield from changed_input("code", "Python files", *map("digest {}".format, digests))
     # The options determine the prompt, except for its text and for a model that reads no pages.
     has_no_pages = before.workload.page is None and after.workload.page is None
     for name in (*_OPTIONS, *(["seq_len"] if has_no_pages else [])):
@@ -293,6 +292,12 @@ def _inputs(before: Report, after: Report, words: Iterable[Difference]) -> Itera
         if key not in _SAID_OTHERWISE:
             kind = _KINDS.get(each.key) or _KINDS.get(each.section, "report")
             yield from changed_input(kind, key, each.before, each.after)
+
+
+def _digests(*digests: str) -> Sequence[str]:
+    """Their first characters, or all where these are the same."""
+    begins = [each[:_DIGEST] for each in digests]
+    return digests if len({*begins}) == 1 else begins
 
 
 def _of_config(old: Model, new: Model) -> Iterator[InputChange]:
@@ -358,8 +363,8 @@ def differences(measured: Measurement, report: Report, device: str) -> Iterator[
             (name, getattr(measured.workload, name), getattr(report.workload, name))
             for name in _MEASURED_WITH
         ),
-        ("config", old.config_digest[:_DIGEST], new.config_digest[:_DIGEST]),
-        ("the model's code", old.code_digest[:_DIGEST], new.code_digest[:_DIGEST]),
+        ("config", *_digests(old.config_digest, new.config_digest)),
+        ("the model's code", *_digests(old.code_digest, new.code_digest)),
     ):
         if was != now:
             yield f"{name} {_text(was) or 'none'}, not {_text(now) or 'none'}"

@@ -95,6 +95,9 @@ def _measurement(parsed: Any) -> Measurement:
         samples = each.samples
         if not (samples and min(samples) > 0 and each == each.of(samples, each.predicted)):
             raise ValueError(f"seconds {each.fastest!r} do not follow from their samples")
+    peak = found.peak
+    if peak.measured != peak.predicted + peak.besides:
+        raise ValueError(f"peak.measured {peak.measured} does not follow from the rest of 'peak'")
     return found
 
 
