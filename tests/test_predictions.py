@@ -122,7 +122,7 @@ def test_a_plan_takes_a_list_of_pages_and_warns_of_what_is_none(pages, printed):
         (lambda: predict("h100-sxm", share_at_limit=0.1), WorkloadError,
          "^share_at_limit 0.1 needs mean_new_tokens"),
         (lambda: predict("h100-sxm", mean_new_tokens=0), WorkloadError,
-         "^mean_new_tokens 0 is out of range: pages that do not reach max_new_tokens 1024"),
+         "^mean_new_tokens 0 is out of range: pages that end before max_new_tokens 1024"),
         (lambda: predict("h100-sxm", mode="huge"), WorkloadError, "mode 'huge' is unknown"),
         (lambda: predict([]), DeviceError, r"^gpu \[\] is invalid; give a name, or several"),
         (lambda: fit([]), DeviceError, r"^gpu \[\] is invalid"),

@@ -203,8 +203,7 @@ def plan(
         given: What is assumed, as in `time`.
 
     Returns:
-        The plan: `gpus`, one entry per kind of GPU: with prices the cheapest first, otherwise that
-        of the fewest GPU-hours.
+        The plan: `gpus`, one per kind, the cheapest first, without prices that of fewest GPU-hours.
 
     Raises:
         AnalyzeError: A subclass names what is wrong with an argument.
@@ -215,13 +214,9 @@ def plan(
     assumed = _assumed(given)
     without_repetition = time_requests.lengths_without_repetition(assumed)
     goals = plans.Goals(pages, deadline_hours, first_token_seconds, without_repetition)
-    price = assumed["price"]
-    priced = [*price] if isinstance(price, Mapping) else []
-    requested = time_requests.many_pages_requested(
-        assumed,
-        _names((priced or [*options.all_gpus()]) if gpu is None else gpu),
-        time_requests.lengths_by_limit(assumed),
-    )
+    names = _names(gpu, time_requests.priced_gpus(assumed["price"]) or options.all_gpus())
+    lengths = time_requests.lengths_by_limit(assumed)
+    requested = time_requests.many_pages_requested(assumed, names, lengths)
     directory = directory_named(model, architecture)
     counted = setting.CountedModel.from_directory(directory)
     chosen = axes.mode_or_sizes(counted.architecture, mode or counted.architecture.default_mode)
@@ -246,8 +241,8 @@ def _several(given: Any) -> list[Any]:
     return [given] if is_alone else [*given]
 
 
-def _names(gpu: Gpus) -> list[str]:
-    given = _several(gpu)
+def _names(gpu: Gpus | None, usual: Iterable[str] = ()) -> list[str]:
+    given = [*usual] if gpu is None else _several(gpu)
     if not given or not all(isinstance(each, str) for each in given):
         raise DeviceError(f"gpu {gpu!r} is invalid; give a name, or several", arguments=["gpu"])
     return options.gpu_names(given)

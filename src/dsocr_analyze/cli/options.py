@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, cast
 
 import typer
 
 from dsocr_analyze import architectures, errors, kernels
 from dsocr_analyze.cli.help_text import HELP, MODEL, OUTPUT, OWN, PAGE, PREDICTION, Seldom, all_help
-from dsocr_analyze.cli.words import LIMITS, repeated, spelling
+from dsocr_analyze.cli.words import LIMITS, price_of, repeated, spelling
 from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.report.opening import OptionValue
 from dsocr_analyze.workload import PAPERS
@@ -131,20 +131,10 @@ def _price(
     context: typer.Context, parameter: typer.CallbackParam, value: str | None
 ) -> float | dict[str, float] | None:
     """A callback: a price, or one by GPU; raises BadParameter for anything else."""
-    if value is None:
-        return None
-    of_typer: Any = parameter
-    wrong = typer.BadParameter(value, context, of_typer)
-    pairs = [each.rpartition(":") for each in value.split(",")]
-    try:
-        if ":" not in value:
-            return float(value)
-        prices = {name.strip(): float(amount) for name, _, amount in pairs}
-    except ValueError as error:
-        raise wrong from error
-    if "" in prices or len(prices) < len(pairs):
-        raise wrong
-    return prices
+    price = None if value is None else price_of(value)
+    if value is None or price is not None:
+        return price
+    raise typer.BadParameter(value, context, cast(Any, parameter))
 
 
 SHARED: Final[Mapping[str, Any]] = {
@@ -294,8 +284,7 @@ SHARED: Final[Mapping[str, Any]] = {
     ),
     "deadline": option(
         "TIME",
-        "When all pages must be done, which decides how many GPUs it takes: 90m, 12h, 3d, or a"
-        " number of hours.",
+        "When all pages must be done, which decides the number of GPUs: 90m, 12h, 3d, or hours.",
         group=PREDICTION,
     ),
     "preprocess_ms": option(
@@ -310,7 +299,7 @@ SHARED: Final[Mapping[str, Any]] = {
     ),
     "price": option(
         "AMOUNT",
-        "Price of a GPU-hour, in any currency. As h100-sxm:2.5,l40s:0.8, each GPU has its own.",
+        "Price of a GPU-hour, in any currency, or by GPU like h100-sxm:2.5,l40s:0.8.",
         callback=_price, group=PREDICTION,
     ),
     "weights_dtype": option(
@@ -530,12 +519,6 @@ def given_options(context: typer.Context) -> dict[str, str]:
         if each.name
         and getattr(context.get_parameter_source(each.name), "name", None) == "COMMANDLINE"
     }
-
-
-def priced_gpus(context: typer.Context) -> list[str]:
-    """The GPUs that `--price` names, if it does."""
-    price = context.params["price"]
-    return [*price] if isinstance(price, dict) else []
 
 
 def gpus_asked(context: typer.Context) -> list[str]:

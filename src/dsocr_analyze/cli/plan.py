@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from dsocr_analyze.architectures.architecture import Architecture
     from dsocr_analyze.archive.pages import Pages
+    from dsocr_analyze.archive.plan import Goals
 
 _THOUSANDS: Final = re.compile(r",(?=[0-9]{3}(?![0-9]))")
 _COUNTS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
@@ -102,7 +103,7 @@ def plan(
     given = context.params
     _check_pages(file, given["pages"])
     page_options.check_pdf_dpi(context, file)
-    named = given["gpu"] or options.priced_gpus(context)
+    named = given["gpu"] or time_requests.priced_gpus(given["price"])
     lengths = time_requests.lengths_asked(context)
     requested = time_requests.many_pages_requested(given, named or rated_gpus(), lengths)
     directory = page_options.directory_asked(given)
@@ -110,13 +111,7 @@ def plan(
     architecture = counted.architecture
     chosen = axes.mode_or_sizes(architecture, mode or architecture.default_mode)
     way = setting.Setting(chosen, dtype_named(dtype))
-    pages, deadline, first_token = (given[each] for each in ("pages", "deadline", "first_token"))
-    goals = plans.Goals(
-        pages=None if pages is None else _number_of_pages(pages),
-        deadline_hours=None if deadline is None else time_requests.deadline_hours(deadline),
-        first_token_seconds=None if first_token is None else _first_token_seconds(first_token),
-        lengths_without_repetition=time_requests.lengths_without_repetition(given),
-    )
+    goals = _goals(given)
     with streams.announced_steps(is_quiet=given["quiet"]) as announce:
         planned = plans.PlannedPages.from_batches(
             _batches(context, architecture, announce), counted, way, requested.job,
@@ -127,9 +122,8 @@ def plan(
     )
     left_out = words.LeftOut()
     document = plans.plan_document(
-        counted, way, requested, planned, goals, opening,
-        None if named else left_out,
-    )  # fmt: skip
+        counted, way, requested, planned, goals, opening, None if named else left_out
+    )
     words.warn(context, setting.warnings_of_modes(architecture, [chosen]), arguments=())
     printing.emit(context, document, printing.Said(
         plan_tables.answer(document), [*plan_tables.plan_tables(document)],
@@ -138,6 +132,19 @@ def plan(
     left_out.say(context)
     if document.gpus[0].point is None:
         raise typer.Exit(exits.NO)
+
+
+def _goals(given: Mapping[str, Any]) -> Goals:
+    from dsocr_analyze.archive.plan import Goals
+    from dsocr_analyze.cli import time_requests
+
+    pages, deadline, first_token = (given[each] for each in ("pages", "deadline", "first_token"))
+    return Goals(
+        pages=None if pages is None else _number_of_pages(pages),
+        deadline_hours=None if deadline is None else time_requests.deadline_hours(deadline),
+        first_token_seconds=None if first_token is None else _first_token_seconds(first_token),
+        lengths_without_repetition=time_requests.lengths_without_repetition(given),
+    )
 
 
 def _batches(

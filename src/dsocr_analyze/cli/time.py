@@ -101,7 +101,7 @@ def time(
     of_time: options.Added = _OF_TIME,
 ) -> None:  # fmt: skip
     """Predict seconds of a page, pages per second and money on a GPU."""
-    from dsocr_analyze.cli.time_requests import request_from
+    from dsocr_analyze.cli.time_requests import priced_gpus, request_from
 
     printing.check_files(None, plot)
     benchmarks, server, version = (
@@ -115,7 +115,7 @@ def time(
     words.print_config_findings(context, directory, by_closed_forms=given["stages"] is None)
     asked = page_options.page_request(given, directory)
     words.warn(context, directory.architecture.warnings_of(asked.workload))
-    gpus = options.gpu_names(gpu, given["named_gpus"]) or options.priced_gpus(context)
+    gpus = options.gpu_names(gpu, given["named_gpus"]) or priced_gpus(given["price"])
     request = request_from(context, gpus or rated_gpus(), server=server)
     if all(job.runtime == "serving" for job in request.jobs):
         page_options.note_attention(context)

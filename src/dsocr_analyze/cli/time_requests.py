@@ -78,6 +78,11 @@ def time_request(
     return TimeRequest(profiles, jobs, points)
 
 
+def priced_gpus(price: float | Mapping[str, float] | None) -> list[str]:
+    """The GPUs that a price names, if it does."""
+    return [*price] if isinstance(price, Mapping) else []
+
+
 def _prices(
     given: Mapping[str, float], profiles: Sequence[Device], known: Mapping[str, Device]
 ) -> dict[str, float]:

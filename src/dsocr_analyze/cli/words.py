@@ -317,6 +317,18 @@ def seconds_in(text: str, usual: str) -> float:
     return float(amount(text, {**_SECONDS, "": _SECONDS[usual]}) or 0)
 
 
+def price_of(text: str) -> float | dict[str, float] | None:
+    """A number, or one by GPU like h100-sxm:2.5,l40s:0.8; None for anything else."""
+    pairs = [each.rpartition(":") for each in text.split(",")]
+    try:
+        if ":" not in text:
+            return float(text)
+        prices = {name.strip(): float(amount) for name, _, amount in pairs}
+    except ValueError:
+        return None
+    return prices if "" not in prices and len(prices) == len(pairs) else None
+
+
 def meant_point(text: str) -> str:
     """`did you mean 1.5h, with a point? ` for a message; empty without a decimal comma."""
     return "" if (meant := _with_point(text)) == text else f"did you mean {meant}, with a point? "

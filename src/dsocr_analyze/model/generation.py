@@ -243,14 +243,14 @@ class GenerateCalls:
     @property
     def grows_otherwise(self) -> bool:
         """Whether steps cannot be skipped, since the cache grows in ways that are not known."""
-        return sizes_besides(self.cache) != self._besides
+        return _sizes_besides(self.cache) != self._besides
 
     def prefill(self) -> None:
         """Runs all up to the first token's logits; possible once."""
         inputs = self._stopped_generate()
         self._returned(self._owner(**inputs, return_dict=True))
         self._prefilled = lengths_of(self.cache)
-        self._besides = sizes_besides(self.cache)
+        self._besides = _sizes_besides(self.cache)
 
     def prepare(self, number: int) -> Callable[[], None]:
         """A decode step, ready to run, no earlier than the last; skipped ones leave zeros."""
@@ -385,7 +385,7 @@ def lengthen(cache: Any, tokens: int, before: Mapping[int, int]) -> None:
             layer.update_indexer(zeros_like(indexer, 1, tokens))
 
 
-def sizes_besides(cache: Any) -> list[torch.Size]:
+def _sizes_besides(cache: Any) -> list[torch.Size]:
     """Of what a cache of transformers holds and `lengthen` leaves as it is."""
     if isinstance(cache, torch.Tensor | tuple | list):
         return []

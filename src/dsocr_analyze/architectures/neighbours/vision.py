@@ -195,19 +195,10 @@ def read_vision(
     def layers_in(name: str) -> tuple[int, ...]:
         return vision.integers(name, least=0, most=layers - 1) if name in known else ()
 
-    for name, other in OTHER_NAMES.items():
-        if name in known:
-            number = vision.integer(name)
-            vision.check(vision.value(other, None) in (None, number), other, f"{number}, '{name}'")
     width, heads = _width_and_heads(
         vision, "num_heads" if "num_heads" in known else "num_attention_heads"
     )
-    if "head_dim" in known:
-        vision.check(
-            vision.value("head_dim", None) in (None, width // heads),
-            "head_dim",
-            f"{width // heads}, 'hidden_size' over the heads",
-        )
+    _check_alike(vision, known, width // heads)
     vision.check(
         size("out_hidden_size", default=out_width) == out_width,
         "out_hidden_size",
@@ -246,6 +237,19 @@ def read_vision(
         channels=size("output_channels", most=LARGEST_WIDTH),
         kind=kind,
     )
+
+
+def _check_alike(vision: ConfigKeys, known: Set[str], head_dim: int) -> None:
+    """Raises ConfigError for keys that say otherwise what others say."""
+    others = {
+        other: (vision.integer(name), f"'{name}'")
+        for name, other in OTHER_NAMES.items()
+        if name in known
+    }
+    if "head_dim" in known:
+        others["head_dim"] = head_dim, "'hidden_size' over the heads"
+    for key, (number, origin) in others.items():
+        vision.check(vision.value(key, None) in (None, number), key, f"{number}, {origin}")
 
 
 def _width_and_heads(keys: ConfigKeys, name: str) -> tuple[int, int]:
