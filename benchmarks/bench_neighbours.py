@@ -39,7 +39,7 @@ from dsocr_analyze.kernels import BFLOAT16
 from dsocr_analyze.timing.assumptions import Assumptions, estimated_preprocessing
 from dsocr_analyze.timing.kernel_seconds import total_duration
 from dsocr_analyze.timing.predict import predict
-from dsocr_analyze.timing.runtimes import Host, server_named
+from dsocr_analyze.timing.runtimes import SERVERS, Host
 from dsocr_analyze.timing.serving import (
     LoopTimes,
     ServedModel,
@@ -103,7 +103,7 @@ def speed(given: Mapping[str, Any]) -> Speed:
     architecture: Any = WithLimits(cast("Neighbour", built_in), *limits) if limits else built_in
     model = TimedModel(architecture, architecture.dimensions, BFLOAT16, False, device(given["gpu"]))
     page = architecture.plan(page=parse_page(given["page"]), max_new_tokens=given["new_tokens"])
-    host = server_named(given["server"])
+    host = SERVERS[given["server"]]
     if stated := given.get("processor_ms"):
         factor = 1e-3 * stated / estimated_preprocessing(architecture, page)
         host = replace(host, cpu_factor=factor)

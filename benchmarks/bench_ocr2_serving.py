@@ -27,7 +27,7 @@ from dsocr_analyze.kernels import BFLOAT16
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions
 from dsocr_analyze.timing.predict import predict
-from dsocr_analyze.timing.runtimes import server_named
+from dsocr_analyze.timing.runtimes import SERVERS
 from dsocr_analyze.timing.serving import TimedModel
 from dsocr_analyze.workload import parse_page
 
@@ -50,7 +50,7 @@ def main() -> None:
     dimensions = after.forms.dimensions(ModelDirectory.read(after.reference).config)
     for when, architecture in (("before", Before()), ("after", after)):
         model = TimedModel(architecture, dimensions, BFLOAT16, False, device("a10"))
-        assumptions = Assumptions(server_named("vllm"))
+        assumptions = Assumptions(SERVERS["vllm"])
         [load] = predict(model, workload, assumptions, [CONCURRENCY]).throughput
         rate, band = load.pages_per_second, load.pages_per_second_band
         measured, ttft = MEASURED[when]

@@ -60,7 +60,7 @@ from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.timing.assumptions import Assumptions, OutputLengths, estimated_preprocessing
 from dsocr_analyze.timing.kernel_seconds import kernel_seconds
 from dsocr_analyze.timing.predict import predict, times_of
-from dsocr_analyze.timing.runtimes import EAGER, server_named
+from dsocr_analyze.timing.runtimes import EAGER, SERVERS
 from dsocr_analyze.timing.serving import ServedModel, TimedModel
 from dsocr_analyze.workload import parse_page
 
@@ -110,7 +110,7 @@ def under_sglang(mode: str) -> tuple[float, float]:
         page=parse_page("a4"), base_size=sizes.base_size, image_size=sizes.image_size,
         crop_mode=sizes.crop_mode, max_new_tokens=SGLANG_TOKENS,
     )  # fmt: skip
-    found = predict(model, page, Assumptions(server_named("sglang")))
+    found = predict(model, page, Assumptions(SERVERS["sglang"]))
     return found.ttft_seconds, found.page_seconds
 
 
@@ -120,7 +120,7 @@ def served_grid() -> Iterator[tuple[tuple[int, int, int], Figures, Figures]]:
     model = TimedModel(DEFAULT, dimensions, BFLOAT16, False, device("rtx-pro-6000"))
     for (width, height), (tokens, measured) in GRID.items():
         page = DEFAULT.plan(page=(width, height), max_new_tokens=tokens)
-        found = predict(model, page, Assumptions(server_named("sglang")), [*measured])
+        found = predict(model, page, Assumptions(SERVERS["sglang"]), [*measured])
         for load in found.throughput:
             figures = load.pages_per_second, 1e3 * load.tpot_seconds, load.ttft_seconds
             yield (width, height, load.concurrency), measured[load.concurrency], figures
@@ -149,7 +149,7 @@ def text_prompts(running: int) -> float:
     dimensions = model.forms.dimensions(ModelDirectory.read(model.reference).config)
     timed = TimedModel(model, dimensions, BFLOAT16, False, device("h200-sxm"))
     prompt, new, _ = TEXT[running]
-    served = ServedModel(timed, server_named("sglang"))
+    served = ServedModel(timed, SERVERS["sglang"])
     return 1e3 * float(served.step(running, prompt + new // 2).seconds)
 
 
@@ -211,9 +211,7 @@ def main() -> int:
     lengths = OutputLengths.fixed(TOKENS)
 
     def predicted(seconds: float) -> dict[str, float]:
-        assumptions = Assumptions(
-            server_named("vllm-v0"), lambda _: lengths, seconds, is_offline=True
-        )
+        assumptions = Assumptions(SERVERS["vllm-v0"], lambda _: lengths, seconds, is_offline=True)
         [load] = predict(model, workload, assumptions, [CONCURRENCY]).throughput
         rates = load.pages_per_second, load.tokens_per_second
         return dict(zip(PUBLISHED, rates, strict=True))
