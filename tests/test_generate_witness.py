@@ -234,6 +234,17 @@ WAV2VEC2 = {
     "num_feat_extract_layers": 3, "num_conv_pos_embeddings": 16,
     "num_conv_pos_embedding_groups": 4,
 }  # fmt: skip
+KOSMOS2 = {
+    "model_type": "kosmos-2", "architectures": ["Kosmos2ForConditionalGeneration"],
+    "latent_query_num": 6,
+    "text_config": {
+        "vocab_size": 128, "embed_dim": 32, "layers": 2, "ffn_dim": 48, "attention_heads": 4,
+        "max_position_embeddings": 64},
+    "vision_config": {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "image_size": 32, "patch_size": 8},
+}  # fmt: skip
+"""The places of its picture's tokens are an input; they have no id."""
 UNDRAFTED = {
     "fuyu": "FuyuForCausalLM ran with none of the inputs that could be drafted",
     "switch": "no values on meta",
@@ -242,6 +253,7 @@ UNDRAFTED = {
 SMALL = {
     **{name: small.config for name, small in {**PRESENT, **MODELS}.items()},
     "bert": BERT,
+    "kosmos2": KOSMOS2,
     "wav2vec2": WAV2VEC2,
 }
 DRAFTED = sorted(SMALL.keys() - UNDRAFTED.keys())
@@ -282,7 +294,7 @@ def test_a_draft_runs_as_it_is(name, drafts, capsys, tmp_path):
     assert (code, said, *unused) == (0, [], set(), 0)
 
 
-@sampled("name", DRAFTED, named("t5", "llava"))
+@sampled("name", DRAFTED, named("t5", "llava", "kosmos2"))
 @sampled("batch", [2, 1], first(1))
 @pytest.mark.filterwarnings("ignore:.*autocast:FutureWarning")  # of Nemotron's own code
 def test_generate_itself_takes_its_inputs_on_a_cpu(name, batch, drafts):

@@ -60,6 +60,9 @@ _GENERATING: Final = (
 _FIRST_GUESS: Final = 7
 """Tokens of a picture that hardly any model makes."""
 
+_PLACES: Final = "image_embeds_position_mask"
+"""The argument of models whose picture's tokens have no id."""
+
 _MOST_TRIES: Final = 12
 _MOST_COMPUTED: Final = 4
 """Different numbers of rows, the last that modules computed, that are tried."""
@@ -220,6 +223,8 @@ class _Drafter:
     def _with_tokens(self, inputs: dict[str, Input]) -> _Tried:
         """The pass with as many tokens as rows for the text model."""
         token = media_token(self._module.config, inputs)
+        if token is None and inputs and _PLACES in self._names:
+            token = text_id(self._module.config)  # whatever stands there
         if token is None or not self._reads_text:
             # An encoder of pictures or sound may share its forward with one of text.
             reads_both = self._is_seq2seq and self._reads_text and inputs
@@ -266,7 +271,7 @@ class _Drafter:
         elif self._reads_text:
             prompt = Prompt(tokens, "input_ids", text_id(config), placed)
         images = tuple(replace(run, value=1) for run in placed if run.value == token)
-        for name in ("mm_token_type_ids", "image_embeds_position_mask"):
+        for name in ("mm_token_type_ids", _PLACES):
             if name in self._names:
                 given[name] = TensorInput(("batch", "tokens"), None, "int64", 0, images)
         described = DescribedModel(
