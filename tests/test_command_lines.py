@@ -112,6 +112,8 @@ REFUSED = [
      "--base-size 'big' is invalid; give a whole number of pixels; see dsocr-analyze --help-all"),
     ("--base-size", 2,
      "--base-size needs a value: --base-size PIXELS; see dsocr-analyze --help-all"),
+    ("help", 2, "no command 'help'; did you mean dsocr-analyze --help?"),
+    ("version", 2, "no command 'version'; did you mean dsocr-analyze --version?"),
     ("time --tp 2", 2,
      "no option --tp: a GPU runs the whole model, which is never split over several;"
      " see dsocr-analyze time --help"),

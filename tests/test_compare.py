@@ -392,6 +392,9 @@ SAID = [
      ["\nRan: bfloat16: ", "bfloat16, eager attention; float32: ",
       "float32, eager attention\\\nPage of 800 x 600 pixels, views 1024/640",
       "\n| quantity | unit | bfloat16 | float32 |\n"]),
+    ("tiny --max-new-tokens 9000",
+     "warning: tiny: 83 prompt tokens and 9000 new ones reach 9082 positions",
+     ["max_position_embeddings, 8192; at most 8110"]),
     ("tiny base --gpu h100 --price 2", "page [FLOPs]: tiny",  # the money, before the tables
      ["vllm: 1,000 pages, 1 at once [price]: tiny 0.7", "\nRan: built-in reference model"]),
     ("tiny.report --use-flash-attn 0 tiny", "page [FLOPs]: tiny.report",

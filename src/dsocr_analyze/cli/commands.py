@@ -214,6 +214,8 @@ class _Commands(_Parsed, TyperGroup):
             return found, self.commands[found], args[1:]
         if word.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
+        if word in ("help", "version"):
+            raise WorkloadError(f"no command {word!r}; did you mean {_NAME} --{word}?")
         meant = errors.did_you_mean(word, self.commands) or _meant(word)
         right = f"see {_NAME} --help" if meant else f"there are {', '.join(self.commands)}"
         raise WorkloadError(f"no command {word!r}; {meant}{right}")

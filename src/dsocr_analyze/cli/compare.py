@@ -30,7 +30,7 @@ from dsocr_analyze.pictures.stage_chart import (
     stage_picture,
 )
 from dsocr_analyze.report import comparison, ranking, reading
-from dsocr_analyze.workload import Mode, paper_dpi
+from dsocr_analyze.workload import Mode, paper_dpi, position_warnings
 
 if TYPE_CHECKING:
     from dsocr_analyze.timing.predict import TimeRequest
@@ -202,8 +202,11 @@ def _compare(
         )  # fmt: skip
     left_out: dict[str, str] | None = {} if given["all_models"] else None
     requests = _of_each(counted, partial(_request, given), left_out)
-    for request in requests.values():
+    for column, request in requests.items():
         words.warn(context, request.architecture.warnings_of(request.workload))
+        positions = column.model.directory.dimensions().decoder.max_position_embeddings
+        beyond = position_warnings(request.workload_of_page, positions)
+        words.warn(context, [f"{column.name}: {said}" for said in beyond])
     made = _of_each([*requests], lambda each: each.model.report(requests[each]), left_out)
     charted = [
         each
