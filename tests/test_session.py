@@ -508,6 +508,7 @@ def test_another_size_of_a_known_model_is_a_path_or_a_mapping(tmp_path):
         ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "it is a llama model"),
         ("nowhere.json", "no config at 'nowhere.json'"),
         ([], "config is a list; give a path or a mapping"),
+        (PUBLISHED.config | {"architectures": {1}}, "config is not JSON: Object of type set"),
     ],
 )
 def test_a_config_of_no_known_model_is_refused(config, message):

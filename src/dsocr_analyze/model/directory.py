@@ -125,10 +125,17 @@ class ModelDirectory:
         return isinstance(self.config.get("auto_map"), dict)
 
     def with_config(self, values: Config, file: Path | None = None) -> Self:
-        """The same files, with their `auto_map` in another config, of `file`."""
+        """The same files, with their `auto_map` in another config, of `file`.
+
+        Raises ConfigError for values that are no JSON.
+        """
+        try:
+            read = json.loads(json.dumps({**values}))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"config is not JSON: {error}", arguments=["config"]) from error
         return replace(
             self,
-            config={**values, "auto_map": self.config.get("auto_map")},
+            config={**read, "auto_map": self.config.get("auto_map")},
             config_file=file or self.config_file,
         )
 
