@@ -14,7 +14,8 @@ import jsonschema
 import pytest
 import torch
 import transformers
-from both_engines import PUBLISHED, small_directory
+from both_engines import PUBLISHED, SMALL, small_directory
+from drawn_passes import directory as directory_of
 from PIL import Image
 from safetensors.torch import save_file
 from write_schema import schemas
@@ -537,6 +538,20 @@ def test_a_model_that_is_built_is_counted_as_it_is(small_session):
     assert scaled.total.vector_flops == expected.total.vector_flops + logits
     [warning] = scaled.warnings
     assert "vector_flops of the model itself" in warning
+
+
+def test_a_window_is_that_of_a_built_models_config():
+    """As `infer()` sets it, whether or not that has run."""
+    sizes = {key: small_directory().config[key] for key in SMALL} | {"num_hidden_layers": 1}
+    small = directory_of("unlimited-ocr", {**sizes, "sliding_window_size": 3, "sliding_window": 3})
+    session, page = DeepSeekOCRSession.from_directory(small), TINY | {"max_new_tokens": 9}
+    expected = session.analyze(**page)
+    for has_run in (True, False):
+        if not has_run:
+            del vars(session.model.config)["_ring_window"]
+        report = DeepSeekOCRSession.from_module(session.model).analyze(**page)
+        assert (report.agreement.agrees, report.warnings) == (True, ())
+        assert (report.total, report.memory) == (expected.total, expected.memory)
 
 
 def own_model(**config):

@@ -32,7 +32,7 @@ from dsocr_analyze.figures import (
 )
 from dsocr_analyze.kernels import dtype_named, total_work
 from dsocr_analyze.model.directory import ModelDirectory
-from dsocr_analyze.model.loading import LoadedModel, load_model
+from dsocr_analyze.model.loading import RING_WINDOW, LoadedModel, load_model
 from dsocr_analyze.model.process_settings import exclusive
 from dsocr_analyze.report.document import Report, build_report
 from dsocr_analyze.trace.passes import (
@@ -78,10 +78,7 @@ class DeepSeekOCRSession:
         self.loaded = loaded
         self.dtype = dtype_named(str(loaded.dtype).removeprefix("torch."))
         """Type of weights and activations."""
-        self._dimensions: ModelDimensions | None = None
-        """None for a config that the architecture does not model."""
-        with suppress(ConfigError):
-            self._dimensions = loaded.directory.dimensions()
+        self._dimensions = _dimensions_of(loaded.directory)
 
     @classmethod
     def from_local(
@@ -137,9 +134,7 @@ class DeepSeekOCRSession:
         directory.config_findings.check_traced(directory.code)
         directory.check_values()
         torch_device = parse_device(device)
-        dimensions: ModelDimensions | None = None
-        with suppress(ConfigError):
-            dimensions = directory.dimensions()
+        dimensions = _dimensions_of(directory)
         if flash_attention:
             _require_flash_attention(torch_device)
             if dimensions is not None and directory.code != "other":
@@ -162,7 +157,8 @@ class DeepSeekOCRSession:
         """A session over a model that is built: a known architecture's, or a subclass of it.
 
         It runs as it is, where it is. Its config says which architecture calls it and evaluates
-        closed forms beside the trace; the report warns where these differ.
+        closed forms beside the trace; the report warns where these differ. A sliding window is
+        switched on in the config, as the model's own `infer()` does.
 
         Raises:
             ConfigError: It has no config, or one of no known architecture, or is a part of a model.
@@ -180,7 +176,8 @@ class DeepSeekOCRSession:
             raise DeviceError(f"the module's parameters are {told or 'missing'}; give one of each")
         [(device, dtype)] = placed
         dtype_named(str(dtype).removeprefix("torch."))
-        directory = ModelDirectory(Path(type(module).__name__), config.to_diff_dict(), {})
+        values = {key: each for key, each in config.to_diff_dict().items() if key != RING_WINDOW}
+        directory = ModelDirectory(Path(type(module).__name__), values, {})
         if directory.recognized is None:
             raise ConfigError(
                 f"{type(module).__name__} is of no known architecture: its config's model_type is"
@@ -194,8 +191,9 @@ class DeepSeekOCRSession:
                 " give the whole model, not a part of it and nothing that wraps it"
             )
         attention = getattr(config, "_attn_implementation", None) or "eager"
-        has_weights = device.type != "meta"
-        return cls(LoadedModel(module, directory, device, dtype, attention, has_weights))
+        has_weights, dimensions = device.type != "meta", _dimensions_of(directory)
+        window = None if dimensions is None else dimensions.decoder.sliding_window
+        return cls(LoadedModel(module, directory, device, dtype, attention, has_weights, window))
 
     @property
     def model(self) -> torch.nn.Module:
@@ -460,6 +458,13 @@ class DeepSeekOCRSession:
                 "transformers": transformers,
             },
         )
+
+
+def _dimensions_of(directory: ModelDirectory) -> ModelDimensions | None:
+    """None for a config that the architecture does not model."""
+    with suppress(ConfigError):
+        return directory.dimensions()
+    return None
 
 
 def parse_device(name: str, *, computes: bool = False) -> torch.device:

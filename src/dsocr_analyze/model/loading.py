@@ -101,6 +101,10 @@ _ANSWERS: Final[dict[str, Callable[..., Any]]] = {
 }
 
 
+RING_WINDOW: Final = "_ring_window"
+"""Attribute of a config that `infer()` of Unlimited-OCR sets; no key of `config.json`."""
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A model ready to run, and its origin.
@@ -117,6 +121,10 @@ class LoadedModel:
     attention: str
     has_weights: bool
     sliding_window: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.sliding_window is not None:
+            vars(self.module.config)[RING_WINDOW] = self.sliding_window
 
 
 def load_model(
@@ -171,9 +179,6 @@ def load_model(
             _load_weights(module, directory)
         elif is_real:
             _draw_weights(module)
-    if sliding_window is not None:
-        # Where `infer()` of Unlimited-OCR sets it; no key of config.json.
-        vars(module.config)["_ring_window"] = sliding_window
     return LoadedModel(module, directory, device, dtype, attention, has_weights, sliding_window)
 
 
