@@ -554,6 +554,16 @@ def test_a_window_is_that_of_a_built_models_config():
         assert (report.total, report.memory) == (expected.total, expected.memory)
 
 
+def test_an_attention_without_closed_forms_is_named(small_session):
+    built = DeepSeekOCRSession.from_module(small_session.model)
+    built.loaded = replace(built.loaded, attention="sdpa")
+    [warning] = built.analyze(**TINY, max_new_tokens=1).warnings
+    assert "no analytic figures" in warning
+    assert warning.endswith(
+        "is built is 'sdpa', and closed forms have 'eager' and 'flash_attention_2'"
+    )
+
+
 def own_model(**config):
     model = torch.nn.Linear(3, 3)
     if config:

@@ -31,6 +31,7 @@ from dsocr_analyze.figures import (
     Provenance,
 )
 from dsocr_analyze.kernels import dtype_named, total_work
+from dsocr_analyze.model.described_model import FLASH_ATTENTION
 from dsocr_analyze.model.directory import ModelDirectory
 from dsocr_analyze.model.loading import RING_WINDOW, LoadedModel, load_model
 from dsocr_analyze.model.process_settings import exclusive
@@ -347,9 +348,15 @@ class DeepSeekOCRSession:
 
     def composed(self, workload: PageWorkload) -> PageFigures:
         """A page's figures by the closed forms; raises ConfigError without any."""
+        attention = self.loaded.attention
+        if attention not in ("eager", FLASH_ATTENTION):
+            raise ConfigError(
+                f"the attention of the model that is built is {attention!r}, and closed forms have"
+                f" 'eager' and {FLASH_ATTENTION!r}"
+            )
         return page_figures(
             self.loaded.directory, workload, dtype=self.dtype.name,
-            flash_attention=self.loaded.attention != "eager", provenance=self.provenance,
+            flash_attention=attention != "eager", provenance=self.provenance,
         )  # fmt: skip
 
     def analyze(
