@@ -299,7 +299,7 @@ SHARED: Final[Mapping[str, Any]] = {
     ),
     "price": option(
         "AMOUNT",
-        "Price of a GPU-hour, in any currency, or by GPU like h100-sxm:2.5,l40s:0.8.",
+        "Price of a GPU-hour, or by GPU: h100:2.5,l40s:0.8.",
         callback=_price, group=PREDICTION,
     ),
     "weights_dtype": option(
