@@ -720,9 +720,10 @@ TOO_LARGE = "measure --page 1191x1684 --batch-size"
     [
         ("measure --device meta", "--device 'meta' computes nothing; use cpu or cuda:N"),
         ("measure --device tpu", "'tpu' is unknown"),
-        ("measure --repeats 0", "--repeats 0 is too small; give 1 or"),
-        ("measure --warmups -1", "--warmups -1 is too small; give 0 or"),
-        ("measure --steps 0", "--steps 0 is too small; give 1 or"),
+        ("measure --repeats 0", "--repeats 0 is too small; give 1 to 100000"),
+        ("measure --repeats 1000000000", "--repeats 1000000000 is too large; give 1 to 100000"),
+        ("measure --warmups -1", "--warmups -1 is too small; give 0 to"),
+        ("measure --steps 0", "--steps 0 is too small; give 1 to"),
         ("measure --autocast 2", "--autocast"),
         ("measure --device cpu --use-flash-attn 1", "flash"),
         ("calibrate --seconds 5", "--seconds 5 is out of range; give 20 to 3600"),

@@ -14,7 +14,6 @@ import torch
 from PIL import Image, ImageOps
 
 from dsocr_analyze.architectures.architecture import Architecture
-from dsocr_analyze.errors import WorkloadError
 from dsocr_analyze.figures import StageFigures, StageScope
 from dsocr_analyze.hardware.timed_device import Device
 from dsocr_analyze.interruption import safe_point
@@ -29,7 +28,7 @@ from dsocr_analyze.timing.kernel_seconds import Duration
 from dsocr_analyze.timing.runtimes import EAGER
 from dsocr_analyze.trace.modules import RunningModules
 from dsocr_analyze.trace.passes import stage_figures, trace_passes
-from dsocr_analyze.workload import AnyWorkload, PageWorkload
+from dsocr_analyze.workload import AnyWorkload, PageWorkload, check_count
 
 # --- stages ----------------------------------------------------------------------------------
 
@@ -115,6 +114,10 @@ _REFERENCE_SIZE: Final = 1024
 """Side of a product that shows how busy the machine is otherwise."""
 
 
+_MOST_RUNS: Final = 100_000
+"""Beyond any that is meant."""
+
+
 @dataclass(frozen=True)
 class Protocol:
     """How to measure: timed repeats of all passes, after untimed ones.
@@ -134,11 +137,7 @@ class Protocol:
 
     def __post_init__(self) -> None:
         for name, least in (("repeats", 1), ("warmups", 0), ("steps", 1)):
-            value = getattr(self, name)
-            if value < least:
-                raise WorkloadError(
-                    f"{name} {value} is too small; give {least} or more", arguments=[name]
-                )
+            check_count(name, getattr(self, name), least, _MOST_RUNS, "")
 
 
 @dataclass(frozen=True)
