@@ -182,6 +182,18 @@ def at_every_width(capsys, monkeypatch, tables, said):
         assert tables
 
 
+@pytest.mark.parametrize("width", [40, 60])
+def test_the_answer_of_the_main_command_fits_below_80_columns_too(capsys, monkeypatch, width):
+    line = ("--engine", "analytic", "--gpu", "h100")
+    at(monkeypatch, 80)
+    whole = run(capsys, *line)[1]
+    at(monkeypatch, width)
+    lines = run(capsys, *line)[1].splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert all(each.startswith(" " * 8) or each[6:8].endswith(" ") for each in lines)
+    assert "".join("".join(lines).split()) == "".join(whole.split())
+
+
 @pytest.mark.exhaustive
 def test_measure_fits(capsys, monkeypatch, tables):
     options = itertools.chain(*RUN.items())

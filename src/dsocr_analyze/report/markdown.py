@@ -291,7 +291,8 @@ class ReadableReport(NamedTuple):
     def lines(self, width: int) -> Iterator[Line]:
         """What a page costs for a terminal; with `is_full`, all that Markdown has."""
         report = self.report
-        yield from map(Line, map(visible, answer_lines(report, self.written, rest=self.rest)))
+        for line in answer_lines(report, self.written, rest=self.rest):
+            yield from map(Line, wrap(visible(line), width, indent=" " * _LABEL_WIDTH))
         if not self.is_full:
             return
         yield Line("")
