@@ -81,6 +81,20 @@ def test_a_list_counts_the_pages_that_are_not_refused(name, tmp_path, capsys):
     assert "row 2: the page's sides are too different" in err
 
 
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_list_takes_as_long_as_each_of_its_pages(name, tmp_path, capsys):
+    def gpu_hours(*pages):
+        path = tmp_path / "pages.csv"
+        path.write_text("\n".join(["width,height", *pages]))
+        predicted = "--gpu", "h100", "--concurrency", 1, "--format", "json"
+        code, out, _ = run(capsys, "archive", path, "--arch", name, *predicted)
+        assert code == 0
+        return json.loads(out)["time"][0]["gpu_hours"]
+
+    pages = "1240,1754", "600,1000"
+    assert gpu_hours(*pages) == pytest.approx(sum(map(gpu_hours, pages)))
+
+
 REFUSED = (  # arguments, and what is wrong and right
     ("--arch glm-ocr --use-flash-attn 1", "give --use-flash-attn 0"),
     ("--arch got-ocr2 --mode base", "--mode 'base' is unknown; use native"),

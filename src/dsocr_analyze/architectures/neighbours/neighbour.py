@@ -393,10 +393,10 @@ class Neighbour(Architecture, OcrModel):
         return made_inputs(None, self.inputs(workload), device, dtype, workload)
 
     def inputs_bytes(self, workload: PageWorkload, dtype: Dtype) -> int:
-        """Bytes of all that `generate` is given for a batch."""
+        """Bytes of all that `generate` is given for a batch; `text_tokens` may be an array."""
         widths = {MODEL_DTYPE: dtype.nbytes, INT32.name: INT32.nbytes, INT64.name: INT64.nbytes}
         return workload.batch_size * sum(
-            prod(map(int, each.shape or ())) * widths[each.dtype]
+            prod(cast("tuple[int, ...]", each.shape)) * widths[each.dtype]
             for each in self.inputs(workload).values()
         )
 
