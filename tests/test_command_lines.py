@@ -33,6 +33,7 @@ FILES = {
     "pages.csv.gz": b"no gzip",
     "docs/a.docx": b"text",
     "brace.json": b"{",
+    "marked.json": b"\xef\xbb\xbf{}",
     "list.json": b"[]",
     "bare.json": b"{}",
     "part.json": b'{"schema_version": "2"}',
@@ -161,6 +162,8 @@ REFUSED = [
     ("--config brace.json", 2,
      "'brace.json' is not JSON: Expecting property name enclosed in double quotes: line 1"
      " column 2 (char 1)"),
+    ("--config marked.json", 2,
+     "'marked.json' is not JSON: it begins with a byte order mark, which transformers refuses too"),
     ("--config list.json", 2, "'list.json' contains a JSON list, not an object"),
     ("--config bare.json", 2, "'bare.json' lacks 'vision_config'"),
     ("--prompt hi", 2,

@@ -24,6 +24,7 @@ from dsocr_analyze.architectures import DEFAULT
 from dsocr_analyze.cli import main
 from dsocr_analyze.input_files import MEBIBYTE, exists, is_folder, is_regular, opened, read_bytes
 from dsocr_analyze.model import directory, directory as model_directory
+from dsocr_analyze.toml_table import toml_of_file
 
 REFERENCE = DEFAULT.reference
 
@@ -84,6 +85,12 @@ COMMANDS = {
     "benchmark": ["time", "h100-sxm", "--from-benchmark", "{}"],
     "profile": ["devices", "--profile", "{}"],
 }
+
+
+def test_a_byte_order_mark_does_not_hide_a_table(tmp_path):
+    marked = tmp_path / "profile.toml"
+    marked.write_bytes(b'\xef\xbb\xbfname = "x"')
+    assert toml_of_file(marked, "a profile", errors.DeviceError) == {"name": "x"}
 
 
 @pytest.mark.parametrize("kind", COMMANDS)

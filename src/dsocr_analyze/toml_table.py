@@ -54,7 +54,8 @@ def toml_of_file(path: Path, kind: str, error: type[AnalyzeError]) -> dict[str, 
     """The top-level table of a file of some kind; raises an error if it cannot be read."""
     name = repr(str(path))
     try:
-        return parse_toml(read_bytes(path, SETTINGS_BYTES).decode())
+        # Some editors begin files with a byte order mark.
+        return parse_toml(read_bytes(path, SETTINGS_BYTES).decode("utf-8-sig"))
     except OSError as wrong:
         raise error(f"cannot read {name}: {wrong.strerror or wrong}") from wrong
     except (ValueError, RecursionError) as wrong:  # includes TOMLDecodeError

@@ -354,6 +354,8 @@ def read_config(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; raises ModelDirectoryError or ConfigError without one."""
     try:
         text = read_bytes(path, CONFIG_BYTES).decode()
+        if text.startswith("\ufeff"):
+            raise ValueError("it begins with a byte order mark, which transformers refuses too")
         config = json.loads(text, object_pairs_hook=_object_of)
     except FileNotFoundError as error:
         raise ModelDirectoryError(
