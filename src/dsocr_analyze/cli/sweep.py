@@ -17,7 +17,6 @@ from dsocr_analyze.errors import FormatError, WorkloadError, refuse
 from dsocr_analyze.input_files import exists
 from dsocr_analyze.pictures.settings import settings_of_model
 from dsocr_analyze.report.opening import model_text
-from dsocr_analyze.row_files import spare_pandas
 from dsocr_analyze.timing import MOST_CONCURRENCY
 from dsocr_analyze.workload import PAPERS, beyond_positions
 
@@ -144,6 +143,8 @@ def sweep(
     of_time: options.Added = options.SECONDS_OF_MANY,
 ) -> None:
     """Count every combination of some ranges, and predict its seconds."""
+    from dsocr_analyze.row_files import spare_pandas
+
     spare_pandas()
     given = context.params
     for option in ("quantity", "x"):
@@ -354,6 +355,8 @@ def archive(
 
     All pages of a batch have equal prompts; the remainder for each prompt makes a smaller batch.
     """
+    from dsocr_analyze.row_files import spare_pandas
+
     spare_pandas()
     _count_list(context, page_options.requested_of_many(context))
 
