@@ -420,14 +420,19 @@ class ImageEncoderViT(nn.Module):
             nn.Conv2d(out_chans, out_chans, kernel_size=3, padding=1, bias=False),
             LayerNorm2d(out_chans),
         )
+        self._downsamplers: list[str] = []
         self.downsample(out_chans, self.DOWNSAMPLE_CHANNELS)
 
     def downsample(self, channels: int, wider: Sequence[int]) -> None:
-        """Creates the stride-2 convolutions `net_2` and `net_3` with these output channels."""
-        self.net_2, self.net_3 = (
-            nn.Conv2d(before, after, kernel_size=3, stride=2, padding=1, bias=False)
-            for before, after in itertools.pairwise((channels, *wider))
-        )
+        """Creates the stride-2 convolutions `net_2`, `net_3`, ... with these output channels."""
+        for name in self._downsamplers:
+            delattr(self, name)
+        self._downsamplers = [f"net_{number}" for number in range(2, 2 + len(wider))]
+        for name, (before, after) in zip(
+            self._downsamplers, itertools.pairwise((channels, *wider)), strict=True
+        ):
+            conv = nn.Conv2d(before, after, kernel_size=3, stride=2, padding=1, bias=False)
+            self.add_module(name, conv)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, 3, R, R]` -> `[N, C, g, g]`; published: C = 1024, `g = R / 64`."""
@@ -437,9 +442,11 @@ class ImageEncoderViT(nn.Module):
         for block in self.blocks:
             x = block(x)
         x = self.neck(x.permute(0, 3, 1, 2))
-        x2 = self.net_2(x)
-        # The published encoder copies what goes into the second convolution.
-        return cast("Tensor", self.net_3(x2.clone()))
+        held: list[Tensor] = [x]
+        for name in self._downsamplers:
+            # The published encoder copies each convolution's input except the first.
+            held.append(getattr(self, name)(held[-1].clone() if len(held) > 1 else x))
+        return held[-1]
 
 
 class Block(nn.Module):
