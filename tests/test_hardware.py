@@ -938,7 +938,7 @@ def test_a_users_file_adds_a_gpu_in_the_format_of_the_shipped_ones(tmp_path):
      ("source = 3\n" + GPU, "source must be a string"),
      ("gemm = 3\n" + GPU, "gemm must be a table"),
      ("sglang = 3\n" + GPU, "sglang must be a table of kinds, not 3"),
-     (GPU + "[sglang.gemms.bfloat16]", "unknown gemms; did you mean gemm? known are gemm, "),
+     (GPU + "[sglang.gemms.bfloat16]", "unknown gemms; did you mean gemm\\? known are gemm, "),
      (GPU + "[sglang.gemm.bf16]", "sglang: unknown type gemm.bf16"),
      *((f"{GPU}{MOVEMENT}{line}\n{COEFFICIENTS_TEXT}", part) for line, part in (
          ("held_out_p90 = 1", "lacks held_out_median:"),

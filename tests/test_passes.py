@@ -277,8 +277,8 @@ def test_a_cache_is_given_and_grows_in_place(tmp_path):
         "assert type(cache).__name__ == 'DynamicCache'",
         "assert kwargs['attention_mask'].shape[1] == kwargs['position_ids'].shape[1]"
         " + cache.get_seq_length()",
-        "new = torch.zeros(1, 1, input_ids.shape[1], 4, device=input_ids.device)",
-        "cache.update(new, new, 0)",
+        "new = torch.zeros(2, 1, 1, input_ids.shape[1], 4, device=input_ids.device)",
+        "cache.update(*new, 0)",
         "return __import__('types').SimpleNamespace(past_key_values=cache)",
     )
     traces = trace_passes(model, WORKLOAD, DEFAULT, step_numbers=(0, 1, 7))
