@@ -110,6 +110,17 @@ def test_a_pass_on_symbols_costs_what_it_costs_on_numbers(model):
         assert max(map(values.of, symbols.levels(""))) == numbers.peak.nbytes
 
 
+@pytest.mark.parametrize("model", [each for each in NEIGHBOURS if each is not OLMOCR])
+def test_equal_pages_are_run_once(model):
+    """But for olmOCR's, whose windows have several sizes."""
+    records = []
+    for batch in (3, 300):
+        t, page = Tape(BFLOAT16), page_of(model, 64, 64)
+        t.call("", model.whole_model, model.dimensions, Pass(batch, 1100), page)
+        records.append(len(t.kernels))
+    assert records[0] == records[1]
+
+
 # ---------------------------------------------------------------------------------- config keys
 
 

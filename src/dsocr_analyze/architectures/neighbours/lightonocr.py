@@ -45,7 +45,7 @@ def project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Ope
 def _mask(t: Tape, images: ImageGrid) -> Operand:
     """Zero within an image, the lowest number elsewhere (`generate_block_attention_mask`)."""
     mask = t.move("full", n=images.total**2, dtype=t.dtype)
-    for _ in range(images.count):
+    for _ in t.turns(images.count):
         zero = t.move("scalar_tensor", n=1, dtype=t.dtype)
         t.move("copy", zero, n=images.patches**2, into=mask)
     return mask
@@ -55,6 +55,10 @@ def _patch_merger(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) 
     """Patches of a token side by side through one product (`Mistral3PatchMerger`)."""
     sides_of_images(t, divided=2 * images.count, multiplied=images.count)
     image = t.view(x, images.patches * c.width)
-    parts = [t.move("im2col", image) for _ in range(images.count)]
+    parts: list[Operand] = []
+    for skipped in t.turns(images.count):
+        if skipped:
+            parts.append(t.empty(skipped * image.n, t.dtype))
+        parts.append(t.move("im2col", image))
     n, joined = images.total // c.unit, c.width * c.unit
     return t.call("merging_layer", linear, t.cat(*parts), n, joined, c.width)

@@ -30,7 +30,9 @@ def project(t: Tape, x: Operand, images: ImageGrid, c: VisionTransformer) -> Ope
     t.reduce("prod", t.input(3 * N, INT64), N, 3)
     joined = d * c.unit
     parts: list[Operand] = []
-    for _ in range(N):
+    for skipped in t.turns(N):
+        if skipped:
+            parts.append(t.empty(skipped * parts[-1].n, t.dtype))
         part = t.call("pre_norm", layer_norm, t.view(x, n * d), n, d)
         sides_of_images(t, divided=2, multiplied=2)
         if 1 < c.merge < images.width:

@@ -288,9 +288,9 @@ def patch_embed(
 def sides_of_images(t: Tape, *, divided: int, multiplied: int = 0) -> None:
     """Arithmetic on so many sides of images, each an integer."""
     side = t.input(1, INT64)
-    for _ in range(divided):
+    for _ in t.turns(divided):
         t.map("floor_divide", side)
-    for _ in range(multiplied):
+    for _ in t.turns(multiplied):
         t.map("mul", side, side)
 
 
@@ -306,7 +306,9 @@ def patch_positions(t: Tape, grid: ImageGrid, *, repeats: bool) -> tuple[Operand
     n = grid.patches
     parts: list[Operand] = []
     sides: list[Operand] = []
-    for _ in range(grid.count):
+    for skipped in t.turns(grid.count):
+        if skipped:
+            parts.append(t.empty(skipped * 2 * n, INT64))
         sides = [t.move("arange", n=side, dtype=INT64) for side in (grid.height, grid.width)]
         pair = t.move("stack", *(t.move("clone", each, n=n) for each in sides), n=2 * n)
         parts.append(t.move("repeat", pair) if repeats else pair)
