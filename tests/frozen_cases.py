@@ -98,7 +98,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "latent, yarn": LATENT | _scaled("yarn"),
     "latent, low-rank queries": LATENT | {"q_lora_rank": 36, "attention_bias": True},
     "latent, low-rank queries, yarn": LATENT | _scaled("yarn") | {"q_lora_rank": 36},
-    "latent, two rotary features": LATENT | {"qk_rope_head_dim": 2},
+    "latent, two rotary features": LATENT | {"qk_rope_head_dim": 2, "v_head_dim": 8},
     "latent, equal heads": LATENT | {"v_head_dim": 22},
     "latent, wide values": LATENT | {"v_head_dim": 50},
     "latent, one head": LATENT | {"num_attention_heads": 1, "num_key_value_heads": 1},

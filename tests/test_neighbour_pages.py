@@ -161,6 +161,7 @@ def test_the_main_job_agrees_or_says_that_nothing_was_traced(model, seed, tmp_pa
     draw, folder = random.Random(seed), tmp_path / "model"
     folder.mkdir()
     config = drawn_model(draw, model) | {"image_token_id": 0, "image_token_index": 0}
+    config.get("text_config", config)["use_cache"] = False  # it has one nevertheless
     (folder / "config.json").write_text(json.dumps(config))
     given = ["--text-tokens", draw.randint(1, 9), "--batch-size", 3, "--output", tmp_path / "out"]
     named = [
@@ -174,6 +175,7 @@ def test_the_main_job_agrees_or_says_that_nothing_was_traced(model, seed, tmp_pa
     code, out, _ = run(capsys, *named, *given, "--max-new-tokens", 3, "--format", "json")
     document = json.loads(out)
     assert (code, document["operator_ledger"]["unknown"]) == (0, {})
+    assert any("passes are counted with a cache" in each for each in document["notes"])
     if IS_5:
         assert document["agreement"]["agrees"]
     else:

@@ -156,7 +156,6 @@ WRONG = (
     (GLM_OCR, "vision_config.num_heads", 7, "a multiple of 4"),
     (GLM_OCR, "text_config.rope_parameters", None, "mrope_section' is null; give three"),
     (GLM_OCR, "text_config.sliding_window", 4096, "bounds what a decode step attends to"),
-    (GLM_OCR, "text_config.use_cache", False, "every step runs the whole text again"),
     (GLM_OCR, "vision_config.num_hidden_layers", 25, "give 24, 'depth'"),
     (GLM_OCR, "quantization_config", {"bits": 4}, "stores weights in another type"),
     (GOT_OCR2, "vision_config.image_size", 1000, "a multiple of 64"),
@@ -168,7 +167,6 @@ WRONG = (
     (GOT_OCR2, "text_config.model_type", "llama", "another decoder"),
     (OLMOCR, "use_sliding_window", True, "bounds what a decode step attends to"),
     (OLMOCR, "head_dim", 64, "give 128, 'hidden_size' over 'num_attention_heads'"),
-    (OLMOCR, "use_cache", False, "every step runs the whole text again"),
     (OLMOCR, "vision_config.num_attention_heads", 8, "give 16, 'num_heads'"),
     (OLMOCR, "vision_config.fullatt_block_indexes", [32], "from 0 to 31"),
     (OLMOCR, "rope_scaling.rope_type", "dynamic", "other frequencies"),
@@ -203,6 +201,7 @@ def test_a_head_without_a_size_is_refused_where_its_class_has_one(model):
 SAME = (  # what changes nothing, in any case or beside what its config says
     (GLM_OCR, "vision_config.num_hidden_layers", 24),
     (GLM_OCR, "text_config.rope_scaling", {}),
+    (GLM_OCR, "text_config.use_cache", False),
     (GOT_OCR2, "text_config.sliding_window", 4096),
     (LIGHTONOCR, "vision_config.head_dim", None),
     (OLMOCR, "head_dim", 128),

@@ -49,7 +49,6 @@ _DECODER: Final[Rules] = {
     **{f"rope_scaling.{name}": rule for name, rule in _ROTARY.items()},
     **{f"rope_parameters.{name}": rule for name, rule in _ROTARY.items()},
     **dict.fromkeys(("rms_norm_eps", "rope_theta"), VALUE),
-    "use_cache": Fixed((True, None), "every step runs the whole text again"),
     **dict.fromkeys(("attention_bias", "use_bias"), Fixed((False, None), "it adds biases")),
     "num_nextn_predict_layers": Harmless("`generate` runs no layers that predict further tokens"),
 }

@@ -196,12 +196,11 @@ class Neighbour(Architecture, OcrModel):
         """Reads a `config.json`; raises ConfigError for absent, wrong or conflicting keys."""
         keys, data = ConfigKeys(config), self.data
         is_tied = keys.boolean("tie_word_embeddings", data.is_tied)
-        is_flat = data.reads_flat and keys.value("text_config", None) is None
-        text = keys if is_flat else keys.section("text_config")
+        text = self._decoder_keys(keys)
         # A flat file gives the decoder all keys but this one.
         if "text_config.tie_word_embeddings" in data.used:
             is_tied |= (
-                data.is_tied if is_flat else text.boolean("tie_word_embeddings", data.is_tied)
+                data.is_tied if text is keys else text.boolean("tie_word_embeddings", data.is_tied)
             )
         vision = read_vision(
             keys,
@@ -216,9 +215,17 @@ class Neighbour(Architecture, OcrModel):
         )
         return NeighbourDimensions(decoder, vision)
 
+    def _decoder_keys(self, keys: ConfigKeys) -> ConfigKeys:
+        """The object of a whole `config.json` that has the decoder's keys."""
+        is_flat = self.data.reads_flat and keys.value("text_config", None) is None
+        return keys if is_flat else keys.section("text_config")
+
     def notes_of(self, workload: PageWorkload) -> list[str]:
         """Notes for a reader of a workload's figures, one line each."""
+        is_cached = self._decoder_keys(ConfigKeys(self.config)).value("use_cache", None)
         return [
+            *["its config says use_cache: false; passes are counted with a cache"]
+            * (is_cached is False),
             f"pages are usually rendered for {self.title} {self.data.usual_page}",
             *[f"{self.title}'s config: {self.data.source}"] * (self.config == self.data.config),
         ]
@@ -390,7 +397,8 @@ class Neighbour(Architecture, OcrModel):
                 " the analytic engine",
                 arguments=["the analytic engine"],
             )
-        return made_inputs(None, self.inputs(workload), device, dtype, workload)
+        inputs = made_inputs(None, self.inputs(workload), device, dtype, workload)
+        return {**inputs, "use_cache": True}
 
     def inputs_bytes(self, workload: PageWorkload, dtype: Dtype) -> int:
         """Bytes of all that `generate` is given for a batch; `text_tokens` may be an array."""
