@@ -242,9 +242,8 @@ def read_vision(
 def _check_alike(vision: ConfigKeys, known: Set[str], head_dim: int) -> None:
     """Raises ConfigError for keys that say otherwise what others say."""
     others = {
-        other: (vision.integer(name), f"'{name}'")
-        for name, other in OTHER_NAMES.items()
-        if name in known
+        OTHER_NAMES[name]: (vision.integer(name), f"'{name}'")
+        for name in sorted(known & OTHER_NAMES.keys())
     }
     if "head_dim" in known:
         others["head_dim"] = head_dim, "'hidden_size' over the heads"
