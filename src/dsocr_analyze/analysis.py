@@ -371,7 +371,7 @@ def directory_named(
                 raise WorkloadError(
                     f"architecture={architecture!r} contradicts config, which is of {name}; give"
                     " one of them",
-                    arguments=["architecture", "config"],
+                    arguments=["architecture"],
                 )
             architecture = name
         return directory_named(model, architecture).with_config(values, file)

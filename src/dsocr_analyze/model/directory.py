@@ -132,7 +132,7 @@ class ModelDirectory:
         try:
             read = json.loads(json.dumps({**values}))
         except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"config is not JSON: {error}", arguments=["config"]) from error
+            raise ConfigError(f"config is not JSON: {error}") from error
         return replace(
             self,
             config={**read, "auto_map": self.config.get("auto_map")},
