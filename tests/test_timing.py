@@ -678,7 +678,7 @@ def loads(assumptions, *concurrency, **model):
 @pytest.mark.parametrize(("concurrency", "is_doubted"), [(16, False), (512, True)])
 def test_more_tokens_than_a_front_end_has_streamed_are_doubted(concurrency, is_doubted):
     entry = predicted(assumed(prepare=0.0), (concurrency,))
-    assert (entry.throughput[0].tokens_per_second > 14_500) is is_doubted
+    assert (entry.throughput[0].tokens_per_second > 13_000) is is_doubted
     notes = [each for each in entry.assumptions.notes if "front end" in each]
     assert len(notes) == is_doubted
     assert all(f"{entry.throughput[0].tokens_per_second:,.0f} tokens/s" in each for each in notes)

@@ -319,7 +319,7 @@ def served_notes(
 
 # --- what a server streams -----------------------------------------------------------------------
 
-_STREAMED: Final = (14_500, 23_900)
+_STREAMED: Final = (13_000, 23_900)
 """Least and most tokens per second with 100 clients of SGLang on an H100, an H200 or a B200, of
 models of 0.35 to 1.6 billion parameters (sglang,
 docs_new/src/snippets/configs/LiquidAI/lfm2.5-benchmarks.jsx)."""
